@@ -1,0 +1,43 @@
+# make demo   watch an agent get its databases, use them and give them back
+# make test   everything that is tested
+# Both set up what they need: on a fresh Debian machine as root, Docker and the images too.
+
+CARGO_TARGET_DIR ?= $(CURDIR)/target
+SANDBAR_IMAGES_TOML ?= $(CARGO_TARGET_DIR)/images.toml
+SANDBAR_ENGINES := $(CARGO_TARGET_DIR)/engines
+SANDBAR_TEST_ENGINES := $(CARGO_TARGET_DIR)/test-engines
+export CARGO_TARGET_DIR SANDBAR_IMAGES_TOML SANDBAR_ENGINES SANDBAR_TEST_ENGINES
+
+ENGINES := engines/postgres engines/redis
+TEST_ENGINES := tests/engines/fixture
+ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
+
+.PHONY: demo test setup engines build lint unit e2e
+
+demo: setup build
+	@cargo run --quiet --locked --package sandbar-tests --bin demo
+
+test: setup build lint unit e2e
+
+setup:
+	@tests/setup.sh
+
+engines:
+	@$(ENGINE_BUILD) $(ENGINES) --out $(SANDBAR_ENGINES) --locked
+	@$(ENGINE_BUILD) $(TEST_ENGINES) --out $(SANDBAR_TEST_ENGINES) --locked
+
+build: engines
+	cargo build --locked --workspace --all-targets
+
+lint:
+	cargo fmt --all --check
+	cargo fmt --all --check --manifest-path engines/Cargo.toml
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets --manifest-path engines/Cargo.toml -- -D warnings
+
+unit:
+	cargo test --locked --workspace --exclude sandbar-tests
+	cargo test --locked --workspace --manifest-path engines/Cargo.toml
+
+e2e:
+	cargo test --locked --package sandbar-tests

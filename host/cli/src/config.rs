@@ -1,0 +1,363 @@
+//! The shape of `sandbar.toml`, as it is written. What the values mean is decided in [`crate::settings`]; a key that is
+//! not here is an error that shows its line.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use sandbar_core::name::{AgentName, EngineSlug, Installation, Namespace, ProjectName, ServiceName};
+use sandbar_core::project::GateValue;
+use sandbar_core::secret::SecretSource;
+use serde::{Deserialize, Deserializer, de};
+
+/// The whole file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    pub(crate) host: Host,
+    pub(crate) orchestrators: BTreeMap<String, Orchestrator>,
+    pub(crate) docker: Docker,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) plugins: Plugins,
+    pub(crate) engines: BTreeMap<ServiceName, Engine>,
+    pub(crate) images: BTreeMap<String, String>,
+    pub(crate) projects: BTreeMap<ProjectName, Project>,
+    pub(crate) agents: BTreeMap<AgentName, Agent>,
+    pub(crate) janitor: Janitor,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Host {
+    pub(crate) listen: Vec<std::net::SocketAddr>,
+    pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) namespace: Namespace,
+    /// Written only by who wants to keep it when the state directory is lost.
+    pub(crate) installation: Option<Installation>,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) operator_token: Option<Token>,
+    pub(crate) keep_on_shutdown: bool,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            listen: vec![([127, 0, 0, 1], 7070).into()],
+            allowed_hosts: Vec::new(),
+            #[expect(clippy::expect_used, reason = "a constant that a test checks")]
+            namespace: Namespace::new("sandbar").expect("the default is a namespace"),
+            installation: None,
+            state_dir: "state".into(),
+            operator_token: None,
+            keep_on_shutdown: true,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Orchestrator {
+    pub(crate) token: Token,
+    #[serde(default)]
+    pub(crate) projects: Vec<ProjectName>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Docker {
+    pub(crate) host: Option<String>,
+    pub(crate) network: Option<String>,
+    pub(crate) publish: Publish,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Publish {
+    #[default]
+    None,
+    Loopback,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Sandbox {
+    pub(crate) enabled: bool,
+    pub(crate) memory: Bytes,
+    pub(crate) cpus: Cpus,
+    pub(crate) pids: u32,
+    pub(crate) max_live: usize,
+    pub(crate) roles: Vec<String>,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            memory: Bytes(512 << 20),
+            cpus: Cpus { milli: 1000 },
+            pids: 256,
+            max_live: 200,
+            roles: ["developer", "qa"].map(str::to_owned).into(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Plugins {
+    pub(crate) dir: PathBuf,
+    pub(crate) allow_unpinned: bool,
+}
+
+impl Default for Plugins {
+    fn default() -> Self {
+        Self { dir: "engines.d".into(), allow_unpinned: false }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Engine {
+    pub(crate) component: Option<PathBuf>,
+    pub(crate) sha256: Option<String>,
+    pub(crate) slug: Option<EngineSlug>,
+    pub(crate) memory: Option<Bytes>,
+    pub(crate) cpus: Option<Cpus>,
+    pub(crate) pids: Option<u32>,
+    pub(crate) grant: Grant,
+    pub(crate) settings: BTreeMap<String, String>,
+}
+
+/// What is left out comes from the lock file beside the component.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Grant {
+    pub(crate) images: Option<Vec<String>>,
+    pub(crate) capabilities: Option<Vec<String>>,
+    pub(crate) data_dirs: Option<Vec<String>>,
+    pub(crate) variables: Option<Vec<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Project {
+    #[serde(default)]
+    pub(crate) services: Vec<ServiceName>,
+    #[serde(default)]
+    pub(crate) extensions: BTreeMap<ServiceName, Vec<String>>,
+    #[serde(default)]
+    pub(crate) superuser: bool,
+    #[serde(default)]
+    pub(crate) gate_env: BTreeMap<String, Gate>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Agent {
+    pub(crate) role: String,
+    pub(crate) token: Token,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Janitor {
+    pub(crate) lease_secs: u64,
+}
+
+impl Default for Janitor {
+    fn default() -> Self {
+        Self { lease_secs: 1800 }
+    }
+}
+
+/// Where a secret is: exactly one of the keys.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    file: Option<PathBuf>,
+    env: Option<String>,
+    sha256: Option<String>,
+}
+
+/// A bearer token: kept elsewhere, or known by its hash only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Token {
+    Source(SecretSource),
+    Sha256(String),
+}
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Keys::deserialize(deserializer)? {
+            Keys { file: Some(file), env: None, sha256: None } => Ok(Self::Source(SecretSource::File(file))),
+            Keys { file: None, env: Some(env), sha256: None } => Ok(Self::Source(SecretSource::Env(env))),
+            Keys { file: None, env: None, sha256: Some(hash) } => {
+                if hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()) {
+                    Ok(Self::Sha256(hash.to_ascii_lowercase()))
+                } else {
+                    Err(de::Error::custom("`sha256` must be 64 hex digits"))
+                }
+            }
+            _ => Err(de::Error::custom("a token is exactly one of { file = … }, { env = … } and { sha256 = … }")),
+        }
+    }
+}
+
+/// A value of `gate_env`.
+#[derive(Debug)]
+pub(crate) struct Gate(pub(crate) GateValue);
+
+impl<'de> Deserialize<'de> for Gate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Shape {
+            Text(String),
+            Keys(Keys),
+        }
+        let wrong = || de::Error::custom("a value is a text, { file = … } or { env = … }");
+        Ok(Self(match Shape::deserialize(deserializer).map_err(|_| wrong())? {
+            Shape::Text(text) => GateValue::Plain(text),
+            Shape::Keys(Keys { file: Some(file), env: None, sha256: None }) => {
+                GateValue::Secret(SecretSource::File(file))
+            }
+            Shape::Keys(Keys { file: None, env: Some(env), sha256: None }) => GateValue::Secret(SecretSource::Env(env)),
+            Shape::Keys(_) => return Err(wrong()),
+        }))
+    }
+}
+
+/// A size: a number of bytes, or text such as `512m` in powers of 1024.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl Bytes {
+    fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let shift = match unit.trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            _ => return None,
+        };
+        number.parse::<u64>().ok()?.checked_mul(1 << shift).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Shape {
+            Number(u64),
+            Text(String),
+        }
+        let size = match Shape::deserialize(deserializer) {
+            Ok(Shape::Number(n)) => Some(Self(n)),
+            Ok(Shape::Text(text)) => Self::parse(&text),
+            Err(_) => None,
+        };
+        size.ok_or_else(|| de::Error::custom("a size is a number of bytes or a text such as \"512m\""))
+    }
+}
+
+/// A share of the CPUs, in thousandths of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cpus {
+    pub(crate) milli: u64,
+}
+
+impl<'de> Deserialize<'de> for Cpus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let cpus = f64::deserialize(deserializer)?;
+        if !(0.01..=1024.0).contains(&cpus) {
+            return Err(de::Error::custom("cpus must be between 0.01 and 1024"));
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range was checked")]
+        let milli = (cpus * 1000.0).round() as u64;
+        Ok(Self { milli })
+    }
+}
+
+impl Config {
+    /// Reads a file. Relative paths in it are meant from its own directory.
+    ///
+    /// # Errors
+    /// With the file, line and column of what cannot be read.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let mut config: Self = toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+        let base = std::path::absolute(path)?;
+        config.resolve(base.parent().unwrap_or(Path::new("/")));
+        Ok(config)
+    }
+
+    fn resolve(&mut self, base: &Path) {
+        let at = |path: &mut PathBuf| *path = base.join(&path);
+        let source = |source: &mut SecretSource| {
+            if let SecretSource::File(path) = source {
+                *path = base.join(&path);
+            }
+        };
+        at(&mut self.host.state_dir);
+        at(&mut self.plugins.dir);
+        self.engines.values_mut().filter_map(|e| e.component.as_mut()).for_each(at);
+        let tokens = self.host.operator_token.iter_mut().chain(self.orchestrators.values_mut().map(|o| &mut o.token));
+        for token in tokens.chain(self.agents.values_mut().map(|a| &mut a.token)) {
+            if let Token::Source(s) = token {
+                source(s);
+            }
+        }
+        for gate in self.projects.values_mut().flat_map(|p| p.gate_env.values_mut()) {
+            if let GateValue::Secret(s) = &mut gate.0 {
+                source(s);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        toml::from_str::<Config>(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        let config: Config = toml::from_str("").unwrap();
+        assert_eq!(config.host.namespace.as_str(), "sandbar");
+        assert!(!config.sandbox.enabled);
+        assert_eq!(config.sandbox.memory, Bytes(512 << 20));
+        assert!(config.host.keep_on_shutdown);
+    }
+
+    #[test]
+    fn an_unknown_key_shows_its_line() {
+        let error = error("[sandbox]\nenabled = true\nmemroy = \"1g\"\n");
+        assert!(error.contains("line 3") && error.contains("memroy"), "{error}");
+    }
+
+    #[test]
+    fn wrong_values_say_what_is_right() {
+        assert!(error("[sandbox]\nmemory = \"5x\"").contains("512m"));
+        assert!(error("[host]\nnamespace = \"Thirteen Chars\"").contains("namespace"));
+        assert!(error("[orchestrators.a]\ntoken = { file = \"a\", env = \"b\" }").contains("exactly one"));
+        assert!(error("[projects.p]\nservices = [\"-x\"]").contains("service"));
+        assert!(error("[docker]\npublish = \"all\"").contains("loopback"));
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(Bytes::parse("512m"), Some(Bytes(512 << 20)));
+        assert_eq!(Bytes::parse("2 GiB"), Some(Bytes(2 << 30)));
+        assert_eq!(Bytes::parse("7"), Some(Bytes(7)));
+        for bad in ["", "m", "-1", "1.5g", "99999999999g"] {
+            assert_eq!(Bytes::parse(bad), None, "{bad}");
+        }
+    }
+}

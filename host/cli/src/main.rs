@@ -1,0 +1,93 @@
+//! The binary `sandbar`: reads the configuration, starts the host, and holds the commands for people.
+
+mod config;
+mod engines;
+mod serve;
+mod settings;
+mod state;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Throwaway databases for AI coding agents.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the host.
+    Serve {
+        /// The configuration file.
+        #[arg(long, default_value = "sandbar.toml")]
+        config: PathBuf,
+    },
+    /// Commands for authors of engines.
+    #[command(subcommand)]
+    Engine(EngineCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum EngineCommand {
+    /// Build the crate of an engine into a component, with its entry in the lock file beside it.
+    Build {
+        /// The directories of the crates.
+        #[arg(required = true)]
+        crates: Vec<PathBuf>,
+        /// Where the components and `engines.lock` are written.
+        #[arg(long, default_value = "engines.d")]
+        out: PathBuf,
+        /// Fail rather than change a crate's Cargo.lock.
+        #[arg(long)]
+        locked: bool,
+        /// Never use the network.
+        #[arg(long)]
+        offline: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    match cli.command {
+        Command::Serve { config } => {
+            log();
+            tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve::serve(&config))
+        }
+        Command::Engine(EngineCommand::Build { crates, out, locked, offline }) => {
+            for crate_dir in crates {
+                let options = sandbar_sdk_build::Options::new(crate_dir, &out);
+                let built = sandbar_sdk_build::build(&sandbar_sdk_build::Options { locked, offline, ..options })?;
+                println!("{}  {} bytes  sha256 {}", built.path.display(), built.size, built.sha256);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Logs go to standard error: for a person on a terminal, as JSON otherwise. `RUST_LOG` chooses how much.
+fn log() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if std::io::stderr().is_terminal() {
+        logs.init();
+    } else {
+        logs.json().init();
+    }
+}

@@ -1,0 +1,78 @@
+//! `sandbar serve`: joins the crates to a running host.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use sandbar_core::catalog::CatalogHandle;
+use sandbar_core::host::Host;
+use sandbar_core::name::Names;
+use sandbar_core::people::People;
+use sandbar_docker::{DockerOptions, DockerRuntime};
+use sandbar_server::AllowedHosts;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::state::StateDir;
+use crate::{engines, settings};
+
+/// Serves until a signal says to end.
+///
+/// # Errors
+/// When the host cannot start.
+pub(crate) async fn serve(config_path: &Path) -> Result<()> {
+    let config = Config::read(config_path)?;
+    let state = StateDir::open(&config.host.state_dir)?;
+    let installation = state.installation(config.host.installation.as_ref())?;
+    let names = Arc::new(Names::new(config.host.namespace.clone(), installation));
+
+    let plugins = sandbar_plugin::Host::new(Some(state.compile_cache()?), sandbar_plugin::Limits::default())?;
+    let options = DockerOptions {
+        host: config.docker.host.clone(),
+        network: config.docker.network.clone().unwrap_or_else(|| names.network()),
+        network_labels: names.base_labels(),
+        installation: (names.label("installation"), names.installation().to_owned()),
+    };
+    let runtime = Arc::new(DockerRuntime::connect(options)?);
+
+    let people = People::new(state.store()?, settings::people(&config)?)?;
+    let catalog = engines::load(&config, &names, &plugins).await;
+    let settings = settings::settings(&config, names, &catalog)?;
+    let host = Host::new(settings, runtime, CatalogHandle::new(catalog), people);
+
+    let mut listeners = Vec::new();
+    for address in &config.host.listen {
+        let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+        listeners.push(listener);
+    }
+    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>()?;
+    for address in &addresses {
+        tracing::info!(%address, "listening");
+    }
+    let (down_tx, down) = watch::channel(false);
+    let run = tokio::spawn(host.clone().run());
+    let server = tokio::spawn(sandbar_server::serve(
+        host.clone(),
+        listeners,
+        AllowedHosts::new(&addresses, &config.host.allowed_hosts),
+        down,
+    ));
+    tokio::pin!(server);
+
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+        ended = &mut server => return ended?.context("the server ended"),
+    }
+    tracing::info!("going down");
+    // New calls get the retryable guard while the running ones finish; then the doors close.
+    host.shut_down().await;
+    down_tx.send_replace(true);
+    server.await??;
+    run.abort();
+    drop(state);
+    Ok(())
+}

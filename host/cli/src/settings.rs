@@ -1,0 +1,171 @@
+//! From what the operator wrote to what the core takes: reads secrets, compares what is named with what there is, and
+//! says every problem at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use sandbar_core::catalog::Catalog;
+use sandbar_core::ensure::Limits;
+use sandbar_core::error::listed;
+use sandbar_core::host::Settings;
+use sandbar_core::image::Image;
+use sandbar_core::name::{Names, ProjectName};
+use sandbar_core::people::{Caller, Configured};
+use sandbar_core::project::Project;
+use sandbar_core::secret::sha256_hex;
+
+use crate::config::{self, Config, Publish, Token};
+
+/// What could not be accepted, line by line.
+#[derive(Default)]
+struct Problems(Vec<String>);
+
+impl Problems {
+    fn note<T, E: std::fmt::Display>(&mut self, at: &str, result: Result<T, E>) -> Option<T> {
+        result.map_err(|e| self.0.push(format!("{at}: {e}"))).ok()
+    }
+
+    fn end(self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { bail!("{}", self.0.join("\n")) }
+    }
+}
+
+/// Everybody that the configuration names.
+///
+/// # Errors
+/// When a token cannot be read.
+pub(crate) fn people(config: &Config) -> Result<Vec<Configured>> {
+    let mut problems = Problems::default();
+    let mut people = Vec::new();
+    let mut add = |at: String, token: &Token, caller: Caller| {
+        if let Some(token_sha256) = problems.note(&at, hash(token)) {
+            people.push(Configured { caller, token_sha256 });
+        }
+    };
+    if let Some(token) = &config.host.operator_token {
+        add("[host] operator_token".to_owned(), token, Caller::Operator);
+    }
+    for (name, orchestrator) in &config.orchestrators {
+        let caller = Caller::Orchestrator { name: name.clone(), projects: orchestrator.projects.clone() };
+        add(format!("[orchestrators.{name}] token"), &orchestrator.token, caller);
+    }
+    for (name, agent) in &config.agents {
+        let caller = Caller::Agent { name: name.clone(), role: agent.role.clone() };
+        add(format!("[agents.{name}] token"), &agent.token, caller);
+    }
+    problems.end()?;
+    Ok(people)
+}
+
+/// Shorter tokens can be guessed.
+const SHORTEST_TOKEN: usize = 16;
+
+fn hash(token: &Token) -> Result<String, String> {
+    match token {
+        Token::Sha256(hash) => Ok(hash.clone()),
+        Token::Source(source) => {
+            let secret = source.read()?;
+            let length = secret.reveal().len();
+            if length < SHORTEST_TOKEN {
+                return Err(format!("the token in {source} has {length} characters, and needs {SHORTEST_TOKEN}"));
+            }
+            Ok(sha256_hex(secret.reveal()))
+        }
+    }
+}
+
+/// The core's settings.
+///
+/// # Errors
+/// Every problem, a line each.
+pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) -> Result<Settings> {
+    let mut problems = Problems::default();
+    let projects: BTreeMap<ProjectName, Project> =
+        config.projects.iter().map(|(name, p)| (name.clone(), project(name, p, catalog, &mut problems))).collect();
+    let mut images = BTreeMap::new();
+    for (from, to) in &config.images {
+        let at = format!("[images] {from:?}");
+        if let (Some(from), Some(_)) = (problems.note(&at, Image::parse(from)), problems.note(&at, Image::parse(to))) {
+            images.insert(from, to.clone());
+        }
+    }
+    for (name, orchestrator) in &config.orchestrators {
+        for project in orchestrator.projects.iter().filter(|p| !config.projects.contains_key(*p)) {
+            problems.0.push(format!("[orchestrators.{name}] projects: there is no table [projects.{project}]"));
+        }
+    }
+    if config.sandbox.memory.0 < 64 << 20 {
+        problems.0.push("[sandbox] memory: a sandbox needs at least 64m".to_owned());
+    }
+    let enabled = match std::env::var(names.switch_variable()).ok() {
+        None => config.sandbox.enabled,
+        Some(text) => problems.note(&names.switch_variable(), switch(&text)).unwrap_or(false),
+    };
+    problems.end()?;
+    Ok(Settings {
+        enabled,
+        roles: config.sandbox.roles.iter().cloned().collect(),
+        projects,
+        limits: Limits {
+            max_live: config.sandbox.max_live.max(1),
+            lease: Duration::from_secs(config.janitor.lease_secs),
+            publish: config.docker.publish == Publish::Loopback,
+            images,
+            ..Limits::default()
+        },
+        keep_on_shutdown: config.host.keep_on_shutdown,
+        names,
+    })
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "on" | "yes" => Ok(true),
+        "0" | "false" | "off" | "no" | "" => Ok(false),
+        other => Err(format!("`{}` is neither 1 nor 0", other.escape_debug())),
+    }
+}
+
+fn project(name: &ProjectName, p: &config::Project, catalog: &Catalog, problems: &mut Problems) -> Project {
+    let known = |service: &str| {
+        catalog.services.keys().any(|s| s.as_str() == service) || catalog.broken.iter().any(|b| b.name == service)
+    };
+    let mut services = Vec::new();
+    for service in &p.services {
+        if !known(service.as_str()) {
+            let all: Vec<_> = catalog.services.keys().map(|s| s.as_str()).collect();
+            problems.0.push(format!("[projects.{name}] services: there is no `{service}`; there is {}", listed(&all)));
+        }
+        if !services.contains(service) {
+            services.push(service.clone());
+        }
+    }
+    let mut extensions = BTreeMap::new();
+    for (service, features) in &p.extensions {
+        let at = format!("[projects.{name}] extensions.{service}");
+        let mut features = features.clone();
+        features.sort();
+        features.dedup();
+        if !known(service.as_str()) {
+            problems.0.push(format!("{at}: there is no such service"));
+        }
+        if let Some(engine) = catalog.services.get(service) {
+            let allowed = engine.features();
+            for other in features.iter().filter(|f| !allowed.contains(f)) {
+                problems.0.push(format!("{at}: there is no `{other}`; the allowed ones are {}", listed(&allowed)));
+            }
+        }
+        if !features.is_empty() {
+            extensions.insert(service.clone(), features);
+        }
+    }
+    Project {
+        name: name.clone(),
+        services,
+        extensions,
+        superuser: p.superuser,
+        gate_env: p.gate_env.iter().map(|(name, gate)| (name.clone(), gate.0.clone())).collect(),
+    }
+}

@@ -1,0 +1,366 @@
+//! What provisioning promises, as one function to read from top to bottom: [`Ensure::round`]. It runs inside an agent's
+//! flight, so nothing else touches that agent's containers meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::join_all;
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::catalog::{CatalogHandle, Service};
+use crate::error::{Code, Error};
+use crate::failure;
+use crate::health::Health;
+use crate::image::Image;
+use crate::leaving::Leaving;
+use crate::name::{AgentName, Names, ServiceName};
+use crate::plan::{Note, label};
+use crate::progress::{Progress, ProgressSink};
+use crate::provision::{Made, Maker, NotMade};
+use crate::registry::Entry;
+use crate::runtime::{Runtime, RuntimeError, Unit, UnitState};
+use crate::sandbox::{Live, Want, lacks_nothing};
+
+/// Bounds and settings that hold for every sandbox.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// How many agents may have a sandbox at once.
+    pub max_live: usize,
+    /// For how long an owner lives on after its last call.
+    pub lease: Duration,
+    /// How often an agent's containers may be remade within [`Limits::remake_window`].
+    pub remakes: usize,
+    /// See [`Limits::remakes`].
+    pub remake_window: Duration,
+    /// Whether ports are published on the loopback.
+    pub publish: bool,
+    /// The operator's mapping: normalised image to what is run.
+    pub images: BTreeMap<Image, String>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_live: 200,
+            lease: Duration::from_secs(30 * 60),
+            remakes: 6,
+            remake_window: Duration::from_secs(10 * 60),
+            publish: false,
+            images: BTreeMap::new(),
+        }
+    }
+}
+
+/// What a round needs.
+pub struct Ensure {
+    runtime: Arc<dyn Runtime>,
+    catalog: CatalogHandle,
+    names: Arc<Names>,
+    limits: Limits,
+    leaving: Leaving,
+    health: Health,
+    generation: AtomicU64,
+}
+
+/// What has to happen to one sandbox. Worked out without changing anything, so that it can also be explained.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// What has to be made, with every feature it needs.
+    pub make: BTreeMap<ServiceName, BTreeSet<String>>,
+    /// What has to go and is not replaced.
+    pub drop: BTreeSet<ServiceName>,
+}
+
+impl Change {
+    /// From what is held, all of it sound or none of it, to what is wanted. A service that is made anew keeps the
+    /// features it had.
+    pub fn between(held: Option<&Live>, sound: bool, want: &Want) -> Self {
+        let held = held.filter(|live| live.project == want.project);
+        let mut change = Self::default();
+        for (service, features) in &want.services {
+            let serving = held.and_then(|live| live.services.get(service));
+            if !(sound && serving.is_some_and(|s| lacks_nothing(s, features, want.superuser))) {
+                let had = serving.map(|s| s.features.clone()).unwrap_or_default();
+                change.make.insert(service.clone(), &had | features);
+            }
+        }
+        if let Some(held) = held {
+            change.drop = held.services.keys().filter(|s| !want.services.contains_key(*s)).cloned().collect();
+        }
+        change
+    }
+}
+
+impl Ensure {
+    /// Joins the parts.
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        catalog: CatalogHandle,
+        names: Arc<Names>,
+        limits: Limits,
+        health: Health,
+    ) -> Self {
+        let leaving = Leaving::new(runtime.clone(), names.clone());
+        // Generations only have to differ from those of earlier runs; the clock makes that likely, and names decide.
+        let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        Self { runtime, catalog, names, limits, leaving, health, generation: AtomicU64::new(start << 20) }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn leaving(&self) -> &Leaving {
+        &self.leaving
+    }
+
+    /// What making needs.
+    pub(crate) fn maker(&self) -> Maker<'_> {
+        Maker {
+            runtime: self.runtime.as_ref(),
+            leaving: &self.leaving,
+            names: &self.names,
+            images: &self.limits.images,
+            publish: self.limits.publish,
+        }
+    }
+
+    /// Makes `held` what is wanted. Whatever it answers, `held` is what exists.
+    pub(crate) async fn round(
+        &self,
+        agent: &AgentName,
+        entry: &Entry,
+        want: &Want,
+        held: &mut Option<Live>,
+        cancel: &CancellationToken,
+        progress: &broadcast::Sender<Progress>,
+    ) -> Result<(), Error> {
+        // Another project's sandbox goes first.
+        if let Some(old) = held.take_if(|live| live.project != want.project) {
+            join_all(old.services.values().map(|s| self.leaving.let_go(&s.id))).await;
+        }
+        // Hit? Nothing to do, if all of it is live.
+        let sound = match held {
+            Some(live) => self.check(agent, live).await?,
+            None => true,
+        };
+        let change = Change::between(held.as_ref(), sound, want);
+        if change.make.is_empty() && change.drop.is_empty() {
+            return Ok(());
+        }
+        if !sound {
+            tracing::warn!(%agent, "a container is not as it was left: the sandbox is made anew");
+        }
+        self.may_remake(entry, held.as_ref(), &change)?;
+
+        // All services at once; what was made is kept whole or removed whole.
+        let made = self.make_all(agent, want, &change, cancel, progress).await?;
+        let mut made = made.into_iter();
+        let mut committed = Vec::new();
+        while let Some((service, one)) = made.next() {
+            if let Err(error) = self.commit(agent, &service, one, want, held).await {
+                join_all(made.map(|(_, m)| async move { self.leaving.discard(&m.id, false).await })).await;
+                let undone: Vec<_> =
+                    held.iter_mut().flat_map(|l| committed.iter().filter_map(|s| l.services.remove(s))).collect();
+                join_all(undone.iter().map(|s| self.leaving.let_go(&s.id))).await;
+                return Err(error);
+            }
+            committed.push(service);
+        }
+        if let Some(live) = held {
+            let dropped: Vec<_> = change.drop.iter().filter_map(|s| live.services.remove(s)).collect();
+            join_all(dropped.iter().map(|s| self.leaving.let_go(&s.id))).await;
+        }
+        Ok(())
+    }
+
+    /// Whether every container of a sandbox is running, not paused, and the one that was made: one list call. Takes
+    /// over published ports, which change when a container was started again.
+    async fn check(&self, agent: &AgentName, live: &mut Live) -> Result<bool, Error> {
+        let units = self.list(agent).await?;
+        let mut sound = true;
+        for serving in live.services.values_mut() {
+            let unit = units.iter().find(|u| u.id == serving.id && u.name == serving.name);
+            match unit.filter(|u| u.state == UnitState::Running) {
+                Some(unit) if unit.published_port != serving.published_port => {
+                    Arc::make_mut(serving).published_port = unit.published_port;
+                }
+                Some(_) => {}
+                None => sound = false,
+            }
+        }
+        Ok(sound)
+    }
+
+    async fn list(&self, agent: &AgentName) -> Result<Vec<Unit>, Error> {
+        let base = self.names.base_labels();
+        let (key, owner) = (self.names.label(label::OWNER), self.names.owner(agent));
+        let mut labels: Vec<_> = base.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        labels.push((&key, &owner));
+        self.runtime.list(&labels).await.map_err(|e| {
+            self.health.note(&e);
+            failure::runtime(&e)
+        })
+    }
+
+    /// Bounds how often containers are replaced, since each time costs the machine a start.
+    fn may_remake(&self, entry: &Entry, held: Option<&Live>, change: &Change) -> Result<(), Error> {
+        if !held.is_some_and(|live| change.make.keys().any(|s| live.services.contains_key(s))) {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let window = self.limits.remake_window;
+        let mut remakes = entry.remakes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        while remakes.front().is_some_and(|at| now.duration_since(*at) >= window) {
+            remakes.pop_front();
+        }
+        match remakes.front() {
+            Some(first) if remakes.len() >= self.limits.remakes => {
+                let wait = (window - now.duration_since(*first)).as_secs() + 1;
+                let message =
+                    format!("this sandbox was made anew {} times within {} s", self.limits.remakes, window.as_secs());
+                let remediate = "find out what ends its containers, or ask for all features at once; then call again";
+                Err(Error::retry(Code::Capacity, wait.try_into().unwrap_or(u32::MAX), message, remediate))
+            }
+            _ => {
+                remakes.push_back(now);
+                Ok(())
+            }
+        }
+    }
+
+    async fn make_all(
+        &self,
+        agent: &AgentName,
+        want: &Want,
+        change: &Change,
+        cancel: &CancellationToken,
+        progress: &broadcast::Sender<Progress>,
+    ) -> Result<Vec<(ServiceName, Made)>, Error> {
+        let catalog = self.catalog.current();
+        let mut services: Vec<(Arc<Service>, Note)> = Vec::new();
+        for (name, features) in &change.make {
+            let service =
+                catalog.services.get(name).cloned().ok_or_else(|| unavailable(name, &catalog.why_not(name)))?;
+            self.name_is_free(agent, &service).await?;
+            let features = features.iter().cloned().collect();
+            services.push((service, Note { project: want.project.clone(), features, superuser: want.superuser }));
+        }
+        let maker = self.maker();
+        // The first failure stops the others: they would be removed anyway.
+        let stop = cancel.child_token();
+        let work = services.iter().map(|(service, note)| {
+            let (maker, stop) = (&maker, &stop);
+            async move {
+                let sink = sink(agent, &service.name, progress.clone());
+                let generation = self.generation.fetch_add(1, Ordering::Relaxed);
+                let result = maker.make(service, agent, note, generation, &sink, stop).await;
+                if result.is_err() {
+                    stop.cancel();
+                }
+                (service.name.clone(), result)
+            }
+        });
+        let mut made = Vec::new();
+        let mut error = None;
+        for (service, result) in join_all(work).await {
+            match result {
+                Ok(one) => made.push((service, one)),
+                Err(NotMade::Cancelled) => {}
+                Err(NotMade::Away(why)) => {
+                    self.health.note(&RuntimeError::Unreachable(why.clone()));
+                    error = Some(failure::away(&why));
+                }
+                Err(NotMade::Failed(failure)) => {
+                    let failed = failure.into_error();
+                    tracing::warn!(%agent, %service, error = %failed.message, "not made");
+                    error.get_or_insert(failed);
+                }
+            }
+        }
+        let error = match error {
+            None if made.len() == services.len() => return Ok(made),
+            None => failure::released(),
+            Some(error) => error,
+        };
+        join_all(made.iter().map(|(_, m)| self.leaving.discard(&m.id, false))).await;
+        Err(error)
+    }
+
+    /// Finds out before anything is made whether the final name is somebody else's.
+    async fn name_is_free(&self, agent: &AgentName, service: &Service) -> Result<(), Error> {
+        let name = self.names.sandbox(&service.slug, agent);
+        match self.runtime.inspect(&name).await {
+            Ok(unit) if !self.is_ours(&unit) => Err(failure::name_conflict(&service.name, &name)),
+            Ok(_) | Err(RuntimeError::NotFound(_)) => Ok(()),
+            Err(e) => {
+                self.health.note(&e);
+                Err(failure::runtime(&e))
+            }
+        }
+    }
+
+    fn is_ours(&self, unit: &Unit) -> bool {
+        self.names.base_labels().iter().all(|(k, v)| unit.labels.get(k) == Some(v))
+    }
+
+    /// Gives a container its final name: from then on it is the agent's. Its predecessor goes, and so does a stale
+    /// container of this installation that has the name. On failure it is removed.
+    async fn commit(
+        &self,
+        agent: &AgentName,
+        service: &ServiceName,
+        made: Made,
+        want: &Want,
+        held: &mut Option<Live>,
+    ) -> Result<(), Error> {
+        let Made { id, serving } = made;
+        if let Some(old) = held.as_mut().and_then(|live| live.services.remove(service)) {
+            self.leaving.let_go(&old.id).await;
+        }
+        let mut result = self.runtime.rename(&id, &serving.name).await;
+        if let Err(RuntimeError::Conflict { holder: Some(holder), .. }) = &result
+            && self.is_ours(holder)
+        {
+            tracing::warn!(%agent, %service, "a stale container had the name");
+            self.leaving.let_go(&holder.id).await;
+            result = self.runtime.rename(&id, &serving.name).await;
+        }
+        if let Err(e) = result {
+            self.leaving.discard(&id, false).await;
+            self.health.note(&e);
+            return Err(match e {
+                RuntimeError::Conflict { .. } => failure::name_conflict(service, &serving.name),
+                RuntimeError::Unreachable(_) => failure::runtime(&e),
+                e => failure::Failure::new(service, "commit", e.to_string()).into_error(),
+            });
+        }
+        tracing::info!(%agent, %service, container = serving.name, features = ?serving.features, "made");
+        let live = held.get_or_insert_with(|| Live::new(want.project.clone()));
+        live.services.insert(service.clone(), Arc::new(serving));
+        Ok(())
+    }
+}
+
+/// An opted-in service that has no working engine.
+pub fn unavailable(service: &ServiceName, why: &str) -> Error {
+    let message = format!("the service `{service}` is not available: {why}");
+    Error::retry(Code::InvalidState, 30, message, "tell the operator; the other services can be asked for by name")
+}
+
+/// Reports go to whoever listens, and to the log.
+fn sink(agent: &AgentName, service: &ServiceName, progress: broadcast::Sender<Progress>) -> ProgressSink {
+    let agent = agent.clone();
+    let to = move |report: Progress| {
+        if report.bytes.is_none() {
+            tracing::debug!(%agent, service = report.service, step = report.step, detail = report.detail, "progress");
+        }
+        // Nobody listening is fine.
+        let _ = progress.send(report);
+    };
+    ProgressSink::new(service.as_str(), Arc::new(to))
+}

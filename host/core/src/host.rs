@@ -1,0 +1,423 @@
+//! The host as a whole: the parts joined, what every verb does, and how it starts and goes down.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use crate::catalog::CatalogHandle;
+use crate::ensure::{Change, Ensure, Limits};
+use crate::error::{Code, Error, listed};
+use crate::guard::{self, Admitted, Ask};
+use crate::health::Health;
+use crate::name::{AgentName, Names, ProjectName, ServiceName};
+use crate::people::{People, Work, may_name};
+use crate::project::{GateValue, Project};
+use crate::recover::recover;
+use crate::registry::{Listener, Registry};
+use crate::runtime::Runtime;
+use crate::sandbox::{Live, evidence};
+
+/// A call may take the pull's deadline, the slowest readiness deadline of its services, and this much more.
+const CALL_EXTRA: Duration = Duration::from_secs(60);
+/// The deadline of a pull in all.
+const PULL_DEADLINE: Duration = Duration::from_secs(300);
+/// Pause between two attempts to look at what exists when the host starts and the runtime is away.
+const RECOVER_EVERY: Duration = Duration::from_secs(1);
+/// How long flights may go on when the host goes down.
+const DRAIN_WAIT: Duration = Duration::from_secs(20);
+
+/// What the operator decides, beside engines and people.
+pub struct Settings {
+    /// Names.
+    pub names: Arc<Names>,
+    /// Whether the master switch is on at start.
+    pub enabled: bool,
+    /// The roles that may ask for sandboxes.
+    pub roles: BTreeSet<String>,
+    /// Every project.
+    pub projects: BTreeMap<ProjectName, Project>,
+    /// Bounds.
+    pub limits: Limits,
+    /// Whether sandboxes outlive the host, for the next one to adopt.
+    pub keep_on_shutdown: bool,
+}
+
+/// The host.
+pub struct Host {
+    runtime: Arc<dyn Runtime>,
+    catalog: CatalogHandle,
+    people: People,
+    registry: Arc<Registry>,
+    health: Health,
+    names: Arc<Names>,
+    enabled: AtomicBool,
+    roles: BTreeSet<String>,
+    projects: RwLock<BTreeMap<ProjectName, Arc<Project>>>,
+    keep_on_shutdown: bool,
+}
+
+/// What a sandbox is, for its agent.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// `absent`, `making`, `live` or `letting_go`.
+    pub state: &'static str,
+    /// The project it was made for.
+    pub project: Option<ProjectName>,
+    /// Its services.
+    pub services: BTreeMap<ServiceName, ServiceStatus>,
+}
+
+/// What one service is, for its agent.
+#[derive(Debug, Serialize)]
+pub struct ServiceStatus {
+    /// Confirmed features.
+    pub available_extensions: Vec<String>,
+    /// Since when, in seconds.
+    pub age_secs: u64,
+    /// The name of its container.
+    pub container: String,
+}
+
+/// What `request_sandbox` would do to a service.
+#[derive(Debug, Serialize)]
+pub struct Explained {
+    /// `keep`, `make` or `remake`.
+    pub action: &'static str,
+    /// The image it runs, before the operator's mapping.
+    pub image: String,
+    /// The features it would have.
+    pub available_extensions: Vec<String>,
+}
+
+/// What an orchestrator starts an agent with.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+pub struct Spawn {
+    /// Variables to set.
+    pub env: BTreeMap<String, String>,
+    /// One line for the agent's briefing.
+    pub briefing: Option<String>,
+}
+
+impl Host {
+    /// Joins the parts. Nothing is looked at or changed yet.
+    pub fn new(settings: Settings, runtime: Arc<dyn Runtime>, catalog: CatalogHandle, people: People) -> Arc<Self> {
+        let Settings { names, enabled, roles, projects, limits, keep_on_shutdown } = settings;
+        let health = Health::new(runtime.clone());
+        let ensure = Ensure::new(runtime.clone(), catalog.clone(), names.clone(), limits, health.clone());
+        Arc::new(Self {
+            registry: Arc::new(Registry::new(ensure)),
+            runtime,
+            catalog,
+            people,
+            health,
+            names,
+            enabled: AtomicBool::new(enabled),
+            roles,
+            projects: RwLock::new(projects.into_iter().map(|(n, p)| (n, Arc::new(p))).collect()),
+            keep_on_shutdown,
+        })
+    }
+
+    /// Looks at what exists, again until the runtime says so, and opens the doors; then watches the runtime. Ends when
+    /// the host goes down.
+    pub async fn run(self: Arc<Self>) {
+        let mut told = false;
+        while let Err(e) = recover(&self.registry, self.runtime.as_ref(), &self.catalog, &self.names).await {
+            if !std::mem::replace(&mut told, true) {
+                tracing::warn!(error = %e, "the container runtime cannot be asked what exists; trying again");
+            }
+            if self.health.state() == crate::health::State::Draining {
+                return;
+            }
+            tokio::time::sleep(RECOVER_EVERY).await;
+        }
+        self.health.recovered();
+        tracing::info!(sandboxes = self.registry.occupied(), "serving");
+        self.health.clone().watch().await;
+    }
+
+    /// Takes no more requests, lets the running ones finish within a bound, and leaves what is live to the next start
+    /// unless the operator wants it removed.
+    pub async fn shut_down(&self) {
+        self.health.drain();
+        self.registry.settle(DRAIN_WAIT).await;
+        if !self.keep_on_shutdown {
+            for agent in self.registry.owners() {
+                self.registry.release(&agent).await;
+            }
+        }
+        // What is not gone by then carries a name that the next start removes.
+        let until = tokio::time::Instant::now() + DRAIN_WAIT;
+        while !self.registry.leaving().is_empty() && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        if !self.keep_on_shutdown
+            && let Err(e) = self.runtime.retire().await
+        {
+            tracing::warn!(error = %e, "the network of the sandboxes stays");
+        }
+    }
+
+    /// Everybody.
+    pub fn people(&self) -> &People {
+        &self.people
+    }
+
+    /// Whether the host takes requests.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// What can be asked for.
+    pub fn catalog(&self) -> &CatalogHandle {
+        &self.catalog
+    }
+
+    /// Names.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Every agent's sandbox.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Whether agents of this role may ask for sandboxes.
+    ///
+    /// # Errors
+    /// `forbidden`.
+    pub fn role_may_ask(&self, role: &str) -> Result<(), Error> {
+        if self.roles.contains(role) {
+            return Ok(());
+        }
+        let roles: Vec<_> = self.roles.iter().collect();
+        let message = format!("an agent with the role `{}` may not ask for sandboxes", role.escape_debug());
+        Err(Error::new(Code::Forbidden, message, format!("the roles that may are {}", listed(&roles))).allowing(roles))
+    }
+
+    fn project(&self, name: &ProjectName) -> Option<Arc<Project>> {
+        self.projects.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    async fn admit(
+        &self,
+        agent: &AgentName,
+        services: Option<&BTreeSet<String>>,
+        extensions: &BTreeMap<String, BTreeSet<String>>,
+    ) -> Result<(Admitted, Work, Arc<Project>), Error> {
+        let enabled = self.enabled.load(Ordering::Relaxed);
+        // With the switch off nothing is looked up.
+        let work = if enabled { self.people.work(agent) } else { None };
+        let project = work.as_ref().and_then(|w| self.project(&w.project));
+        let admitted = guard::admit(
+            &Ask {
+                enabled,
+                switch: &self.names.switch_variable(),
+                work: work.as_ref(),
+                project: project.as_deref(),
+                services,
+                extensions,
+                catalog: &self.catalog.current(),
+            },
+            &self.health,
+        )
+        .await?;
+        match (work, project) {
+            (Some(work), Some(project)) => Ok((admitted, work, project)),
+            _ => Err(guard::no_work()),
+        }
+    }
+
+    /// Gives an agent what its project opted in to, and answers the evidence for what it asked for.
+    ///
+    /// # Errors
+    /// A guard's refusal, or why it could not be made.
+    pub async fn request_sandbox(
+        &self,
+        agent: &AgentName,
+        services: Option<&BTreeSet<String>>,
+        extensions: &BTreeMap<String, BTreeSet<String>>,
+        listener: Option<&Listener>,
+    ) -> Result<serde_json::Value, Error> {
+        let (Admitted { want, asked }, work, project) = self.admit(agent, services, extensions).await?;
+        let still = || {
+            // Under the entry's lock: work that ended since has released, or will find this flight and release it.
+            if self.people.work(agent).as_ref() == Some(&work) { Ok(()) } else { Err(guard::no_work()) }
+        };
+        let deadline = PULL_DEADLINE + self.slowest(&asked) + CALL_EXTRA;
+        let live = self.registry.ensure(agent, &want, deadline, &still, listener).await?;
+        tracing::info!(target: "audit", %agent, project = %want.project, services = ?names_of(&live), "request_sandbox");
+        evidence(&live, &project.services, &asked, &self.names).map_err(internal).and_then(to_json)
+    }
+
+    fn slowest(&self, services: &BTreeSet<ServiceName>) -> Duration {
+        let catalog = self.catalog.current();
+        let deadlines = services.iter().filter_map(|s| catalog.services.get(s)).map(|s| s.deadline);
+        deadlines.max().unwrap_or_default()
+    }
+
+    /// What [`Host::request_sandbox`] would do now, from the books: nothing is made, and nothing is checked live.
+    ///
+    /// # Errors
+    /// A guard's refusal.
+    pub async fn explain(
+        &self,
+        agent: &AgentName,
+        services: Option<&BTreeSet<String>>,
+        extensions: &BTreeMap<String, BTreeSet<String>>,
+    ) -> Result<serde_json::Value, Error> {
+        let (Admitted { want, asked }, ..) = self.admit(agent, services, extensions).await?;
+        let live = self.registry.snapshot(agent).live;
+        let change = Change::between(live.as_ref(), true, &want);
+        let held = live.filter(|l| l.project == want.project).map(|l| l.services).unwrap_or_default();
+        let catalog = self.catalog.current();
+        let mut explained = BTreeMap::new();
+        for name in &asked {
+            let (action, features) = match (change.make.get(name), held.get(name)) {
+                (Some(features), Some(_)) => ("remake", features.clone()),
+                (Some(features), None) => ("make", features.clone()),
+                (None, held) => ("keep", held.map(|s| s.features.clone()).unwrap_or_default()),
+            };
+            let features: Vec<String> = features.into_iter().collect();
+            let service = catalog.services.get(name).ok_or_else(Error::internal)?;
+            let image = match service.recipe(&features, false, want.superuser).await {
+                Ok(checked) => checked.image().to_owned(),
+                Err(e) => return Err(Error::new(Code::InvalidState, format!("`{name}`: {e}"), "tell the operator")),
+            };
+            explained.insert(name.clone(), Explained { action, image, available_extensions: features });
+        }
+        to_json(explained)
+    }
+
+    /// Lets the agent's sandbox go. Having none is fine.
+    pub async fn release(&self, agent: &AgentName, why: &str) -> Vec<ServiceName> {
+        let services = self.registry.release(agent).await;
+        if !services.is_empty() {
+            let names: Vec<_> = services.iter().map(ServiceName::as_str).collect();
+            tracing::info!(target: "audit", %agent, services = ?names, why, "released");
+        }
+        services
+    }
+
+    /// What the agent has, from the books.
+    pub fn status(&self, agent: &AgentName) -> Status {
+        let snapshot = self.registry.snapshot(agent);
+        let now = SystemTime::now();
+        let services = snapshot.live.iter().flat_map(|live| &live.services).map(|(name, serving)| {
+            let status = ServiceStatus {
+                available_extensions: serving.features.iter().cloned().collect(),
+                age_secs: now.duration_since(serving.created).unwrap_or_default().as_secs(),
+                container: serving.name.clone(),
+            };
+            (name.clone(), status)
+        });
+        Status {
+            state: snapshot.state,
+            services: services.collect(),
+            project: snapshot.live.as_ref().map(|l| l.project.clone()),
+        }
+    }
+
+    /// When the agent's lease ends, as text, if it has a sandbox.
+    pub fn lease_expires_at(&self, agent: &AgentName) -> Option<String> {
+        let left = self.registry.snapshot(agent).lease?;
+        Some(humantime::format_rfc3339_seconds(SystemTime::now() + left).to_string())
+    }
+
+    /// Binds an agent to a project. What it had for another project goes.
+    ///
+    /// # Errors
+    /// `forbidden` for somebody else's project, `not_found` for an unknown agent or project.
+    pub async fn begin_work(
+        &self,
+        projects: &[ProjectName],
+        agent: &AgentName,
+        project: &ProjectName,
+    ) -> Result<(), Error> {
+        may_name(projects, project)?;
+        if self.project(project).is_none() {
+            let remediate = format!("the operator adds a table [projects.{project}], or uses `set_project`");
+            return Err(Error::new(Code::NotFound, format!("there is no project `{project}`"), remediate));
+        }
+        let before = self.people.begin_work(agent, project, |earlier| may_name(projects, earlier))?;
+        tracing::info!(target: "audit", %agent, %project, "begin_work");
+        if before.is_some() {
+            self.release(agent, "work on another project began").await;
+        }
+        Ok(())
+    }
+
+    /// Ends an agent's work, if it has any, and lets its sandbox go. Never fails for the letting go.
+    ///
+    /// # Errors
+    /// `forbidden` when the work is on somebody else's project.
+    pub async fn end_work(&self, projects: &[ProjectName], agent: &AgentName, why: &str) -> Result<bool, Error> {
+        let ended = self.people.end_work(agent, |project| may_name(projects, project))?;
+        tracing::info!(target: "audit", %agent, why, "end_work");
+        if ended.is_some() {
+            self.release(agent, why).await;
+        }
+        Ok(ended.is_some())
+    }
+
+    /// What an orchestrator starts an agent with; see the spec: the marker or `gate_env`, never both, and neither when a
+    /// look-up fails.
+    ///
+    /// # Errors
+    /// `forbidden` for somebody else's project.
+    pub fn spawn_env(
+        &self,
+        projects: &[ProjectName],
+        agent: &AgentName,
+        project: &ProjectName,
+    ) -> Result<Spawn, Error> {
+        may_name(projects, project)?;
+        let nothing = Spawn { env: BTreeMap::new(), briefing: None };
+        let Some(found) = self.project(project) else {
+            tracing::warn!(%agent, %project, "spawn_env: no such project");
+            return Ok(nothing);
+        };
+        if self.enabled.load(Ordering::Relaxed) && !found.services.is_empty() {
+            let services: Vec<_> = found.services.iter().map(ServiceName::as_str).collect();
+            let briefing = format!(
+                "Throwaway services are available for your tests: {}. Call `request_sandbox` to get them with their \
+                 connection variables, and `release_sandbox` when you are done.",
+                services.join(", ")
+            );
+            let env = [(self.names.marker_variable(), services.join(","))].into();
+            return Ok(Spawn { env, briefing: Some(briefing) });
+        }
+        let mut env = BTreeMap::new();
+        for (name, value) in &found.gate_env {
+            let value = match value {
+                GateValue::Plain(value) => value.clone(),
+                GateValue::Secret(source) => match source.read() {
+                    Ok(secret) => secret.reveal().to_owned(),
+                    Err(why) => {
+                        tracing::warn!(%agent, %project, variable = name, why, "spawn_env: answering nothing");
+                        return Ok(nothing);
+                    }
+                },
+            };
+            env.insert(name.clone(), value);
+        }
+        Ok(Spawn { env, briefing: None })
+    }
+}
+
+fn names_of(live: &Live) -> Vec<&str> {
+    live.services.keys().map(ServiceName::as_str).collect()
+}
+
+fn internal(e: impl std::fmt::Display) -> Error {
+    tracing::error!(error = %e, "a fault of the host");
+    Error::internal()
+}
+
+fn to_json(value: impl Serialize) -> Result<serde_json::Value, Error> {
+    serde_json::to_value(value).map_err(internal)
+}

@@ -1,0 +1,99 @@
+//! The books of what was let go: a container stays in them until the runtime says that it is gone. Removal happens
+//! behind the answer, is repeated until it succeeds, and never holds anybody up.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::name::Names;
+use crate::runtime::{Runtime, RuntimeError};
+
+/// First pause between two attempts; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// A runtime that is away for long is asked twice a minute.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A create whose answer was lost may still be carried out: longer than the runtime's own deadline for it (20 s) can
+/// explain is long enough.
+const SUSPECT_FOR: Duration = Duration::from_secs(90);
+
+/// What is being removed.
+#[derive(Clone)]
+pub struct Leaving {
+    runtime: Arc<dyn Runtime>,
+    names: Arc<Names>,
+    books: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Leaving {
+    /// Empty books.
+    pub fn new(runtime: Arc<dyn Runtime>, names: Arc<Names>) -> Self {
+        Self { runtime, names, books: Arc::default() }
+    }
+
+    /// How many things are not gone yet.
+    pub fn len(&self) -> usize {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Whether everything is gone.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Lets a container go: frees its name, and removes it behind the caller's back.
+    pub async fn let_go(&self, id: &str) {
+        self.enter(id);
+        match self.runtime.rename(id, &self.names.leaving()).await {
+            Ok(()) => {}
+            Err(RuntimeError::NotFound(_)) => return self.strike(id),
+            // The name is not free, then; whoever needs it finds a stale container of this installation and lets it go.
+            Err(e) => tracing::warn!(container = short(id), error = %e, "could not rename what is let go"),
+        }
+        self.remove_behind(id.to_owned(), None);
+    }
+
+    /// Removes what a failed attempt left under a name that only it used; waits for one try, and goes on behind.
+    /// `suspect` means that the runtime may still be about to make it.
+    pub async fn discard(&self, name: &str, suspect: bool) {
+        self.enter(name);
+        let until = suspect.then(|| Instant::now() + SUSPECT_FOR);
+        match self.runtime.remove(name, Duration::ZERO).await {
+            Ok(()) if !suspect => self.strike(name),
+            _ => self.remove_behind(name.to_owned(), until),
+        }
+    }
+
+    fn remove_behind(&self, key: String, suspect_until: Option<Instant>) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            let mut pause = FIRST_PAUSE;
+            loop {
+                match this.runtime.remove(&key, Duration::ZERO).await {
+                    Ok(()) if suspect_until.is_none_or(|until| Instant::now() >= until) => break this.strike(&key),
+                    Ok(()) => {}
+                    Err(e) => tracing::warn!(container = short(&key), error = %e, "not removed yet"),
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        });
+    }
+
+    fn enter(&self, key: &str) {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned());
+    }
+
+    fn strike(&self, key: &str) {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+/// Enough of an id to recognise it.
+pub fn short(id: &str) -> &str {
+    match id.get(..12) {
+        Some(prefix) if id.len() == 64 => prefix,
+        _ => id,
+    }
+}

@@ -1,0 +1,31 @@
+//! The domain of Sandbar: who may have which sandbox, and how one comes to be, is found again and goes. Knows no
+//! Docker, HTTP or WebAssembly; it sees the traits [`runtime::Runtime`] and [`engine::Engine`].
+
+pub mod catalog;
+pub mod check;
+pub mod engine;
+pub mod ensure;
+pub mod error;
+pub mod failure;
+pub mod guard;
+pub mod health;
+pub mod host;
+pub mod image;
+pub mod leaving;
+pub mod name;
+pub mod people;
+pub mod plan;
+pub mod progress;
+pub mod project;
+pub mod provision;
+pub mod recover;
+pub mod registry;
+pub mod runtime;
+pub mod sandbox;
+pub mod secret;
+pub mod store;
+pub mod template;
+pub mod verb;
+
+#[cfg(test)]
+mod testing;

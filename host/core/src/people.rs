@@ -1,0 +1,281 @@
+//! Who calls, and what agents work on. Tokens are kept as hashes only; a caller's identity comes from its token and
+//! from nothing else it says.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::error::{Code, Error, listed};
+use crate::name::{AgentName, ProjectName};
+use crate::secret::{Secret, sha256_hex};
+use crate::store::{Store, StoreError};
+
+/// An authenticated caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    /// An agent.
+    Agent {
+        /// Its slug.
+        name: AgentName,
+        /// Its job.
+        role: String,
+    },
+    /// An orchestrator.
+    Orchestrator {
+        /// Its name in the configuration.
+        name: String,
+        /// The projects it may name.
+        projects: Vec<ProjectName>,
+    },
+    /// The operator.
+    Operator,
+}
+
+impl Caller {
+    /// What kind of caller it is, for messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Agent { .. } => "an agent",
+            Self::Orchestrator { .. } => "an orchestrator",
+            Self::Operator => "the operator",
+        }
+    }
+}
+
+/// An agent's binding to a project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Work {
+    /// What it works on.
+    pub project: ProjectName,
+    /// Tells this work from earlier ones.
+    pub id: u64,
+}
+
+/// A caller that the configuration names, with the hash of its token.
+#[derive(Debug, Clone)]
+pub struct Configured {
+    /// Who it is.
+    pub caller: Caller,
+    /// Hex SHA-256 of its token.
+    pub token_sha256: String,
+}
+
+struct Agent {
+    role: String,
+    token_sha256: String,
+    configured: bool,
+}
+
+#[derive(Default)]
+struct Inner {
+    agents: BTreeMap<AgentName, Agent>,
+    tokens: BTreeMap<String, Caller>,
+    work: BTreeMap<AgentName, Work>,
+}
+
+/// Everybody the host knows.
+pub struct People {
+    store: Arc<Store>,
+    inner: RwLock<Inner>,
+}
+
+impl People {
+    /// Joins the people of the configuration with the registered ones of the state file. An agent in both is the
+    /// configuration's.
+    ///
+    /// # Errors
+    /// When the state file cannot be read, or two callers have the same token.
+    pub fn new(store: Arc<Store>, configured: Vec<Configured>) -> Result<Self, PeopleError> {
+        let mut inner = Inner::default();
+        for Configured { caller, token_sha256 } in configured {
+            if let Caller::Agent { name, role } = &caller {
+                let agent = Agent { role: role.clone(), token_sha256: token_sha256.clone(), configured: true };
+                inner.agents.insert(name.clone(), agent);
+            }
+            if let Some(other) = inner.tokens.insert(token_sha256, caller.clone()) {
+                return Err(PeopleError::SameToken(describe(&other), describe(&caller)));
+            }
+        }
+        for row in store.agents()? {
+            if inner.agents.contains_key(&row.name) {
+                tracing::warn!(agent = %row.name, "registered and configured: the configuration counts");
+                continue;
+            }
+            let caller = Caller::Agent { name: row.name.clone(), role: row.role.clone() };
+            inner.tokens.entry(row.token_sha256.clone()).or_insert(caller);
+            inner.agents.insert(row.name, Agent { role: row.role, token_sha256: row.token_sha256, configured: false });
+        }
+        for row in store.work()? {
+            inner.work.insert(row.agent, Work { project: row.project, id: row.id });
+        }
+        Ok(Self { store, inner: RwLock::new(inner) })
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who has this token. The look-up compares hashes, so its timing says nothing about any token.
+    pub fn authenticate(&self, token: &str) -> Option<Caller> {
+        self.read().tokens.get(&sha256_hex(token)).cloned()
+    }
+
+    /// Registers an agent and answers its token, which is told this once.
+    ///
+    /// # Errors
+    /// `invalid_state` when the slug exists.
+    pub fn register(&self, name: &AgentName, role: &str, by: &str) -> Result<Secret, Error> {
+        let token = Secret::token();
+        let token_sha256 = sha256_hex(token.reveal());
+        let mut inner = self.write();
+        let exists = inner.agents.contains_key(name)
+            || self.store.add_agent(name, role, &token_sha256, by).map_err(internal)?.is_none();
+        if exists {
+            let remediate = "choose another slug, or have the operator remove or re-token the agent that has it";
+            return Err(Error::new(Code::InvalidState, format!("an agent `{name}` exists already"), remediate));
+        }
+        let role = role.to_owned();
+        inner.tokens.insert(token_sha256.clone(), Caller::Agent { name: name.clone(), role: role.clone() });
+        inner.agents.insert(name.clone(), Agent { role, token_sha256, configured: false });
+        Ok(token)
+    }
+
+    /// Gives a registered agent a new token; the old one stops working at once.
+    ///
+    /// # Errors
+    /// `not_found`, or `invalid_state` for an agent of the configuration.
+    pub fn rotate(&self, name: &AgentName) -> Result<Secret, Error> {
+        let mut inner = self.write();
+        let agent = registered(&inner, name)?;
+        let (role, old) = (agent.role.clone(), agent.token_sha256.clone());
+        let token = Secret::token();
+        let token_sha256 = sha256_hex(token.reveal());
+        self.store.set_token(name, &token_sha256).map_err(internal)?;
+        inner.tokens.remove(&old);
+        inner.tokens.insert(token_sha256.clone(), Caller::Agent { name: name.clone(), role: role.clone() });
+        inner.agents.insert(name.clone(), Agent { role, token_sha256, configured: false });
+        Ok(token)
+    }
+
+    /// Removes a registered agent: its token stops working at once, and its work ends.
+    ///
+    /// # Errors
+    /// `not_found`, or `invalid_state` for an agent of the configuration.
+    pub fn remove(&self, name: &AgentName) -> Result<(), Error> {
+        let mut inner = self.write();
+        let old = registered(&inner, name)?.token_sha256.clone();
+        self.store.remove_agent(name).map_err(internal)?;
+        inner.tokens.remove(&old);
+        inner.agents.remove(name);
+        inner.work.remove(name);
+        Ok(())
+    }
+
+    /// Every agent with its role.
+    pub fn agents(&self) -> Vec<(AgentName, String)> {
+        self.read().agents.iter().map(|(n, a)| (n.clone(), a.role.clone())).collect()
+    }
+
+    /// What an agent works on.
+    pub fn work(&self, agent: &AgentName) -> Option<Work> {
+        self.read().work.get(agent).cloned()
+    }
+
+    /// Begins work, in place of what the agent worked on before, which is answered. Beginning the same work again
+    /// changes nothing. `may_take` decides whether the earlier work may be replaced.
+    ///
+    /// # Errors
+    /// `not_found` when there is no such agent.
+    pub fn begin_work(
+        &self,
+        agent: &AgentName,
+        project: &ProjectName,
+        may_take: impl FnOnce(&ProjectName) -> Result<(), Error>,
+    ) -> Result<Option<Work>, Error> {
+        let mut inner = self.write();
+        if !inner.agents.contains_key(agent) {
+            let remediate = "register the agent first, with `register_agent` or in the configuration";
+            return Err(Error::new(Code::NotFound, format!("there is no agent `{agent}`"), remediate));
+        }
+        let before = inner.work.get(agent).cloned();
+        if let Some(before) = &before {
+            may_take(&before.project)?;
+            if before.project == *project {
+                return Ok(None);
+            }
+        }
+        let id = self.store.begin_work(agent, project).map_err(internal)?;
+        inner.work.insert(agent.clone(), Work { project: project.clone(), id });
+        Ok(before)
+    }
+
+    /// Ends an agent's work, if it has any. `may_end` decides whether this one may be ended.
+    ///
+    /// # Errors
+    /// What `may_end` answers.
+    pub fn end_work(
+        &self,
+        agent: &AgentName,
+        may_end: impl FnOnce(&ProjectName) -> Result<(), Error>,
+    ) -> Result<Option<Work>, Error> {
+        let mut inner = self.write();
+        let Some(work) = inner.work.get(agent).cloned() else { return Ok(None) };
+        may_end(&work.project)?;
+        self.store.end_work(agent).map_err(internal)?;
+        inner.work.remove(agent);
+        Ok(Some(work))
+    }
+}
+
+fn registered<'a>(inner: &'a Inner, name: &AgentName) -> Result<&'a Agent, Error> {
+    match inner.agents.get(name) {
+        None => Err(Error::new(Code::NotFound, format!("there is no agent `{name}`"), "see the list of agents")),
+        Some(agent) if agent.configured => Err(Error::new(
+            Code::InvalidState,
+            format!("the agent `{name}` is written in the configuration"),
+            format!("change the table [agents.{name}] there"),
+        )),
+        Some(agent) => Ok(agent),
+    }
+}
+
+fn internal(e: StoreError) -> Error {
+    tracing::error!(error = %e, "the state file failed");
+    Error::internal()
+}
+
+fn describe(caller: &Caller) -> String {
+    match caller {
+        Caller::Agent { name, .. } => format!("the agent `{name}`"),
+        Caller::Orchestrator { name, .. } => format!("the orchestrator `{name}`"),
+        Caller::Operator => "the operator".to_owned(),
+    }
+}
+
+/// Why the host cannot start with these people.
+#[derive(Debug, thiserror::Error)]
+pub enum PeopleError {
+    /// The state file failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A token says who calls, so two callers cannot share one.
+    #[error("{0} and {1} have the same token")]
+    SameToken(String, String),
+}
+
+/// Whether a caller may name a project.
+///
+/// # Errors
+/// `forbidden`, with the projects it may name.
+pub fn may_name(projects: &[ProjectName], project: &ProjectName) -> Result<(), Error> {
+    if projects.contains(project) {
+        return Ok(());
+    }
+    let names: Vec<_> = projects.iter().map(ProjectName::as_str).collect();
+    let message = format!("this orchestrator may not act for the project `{project}`");
+    let remediate = format!("its projects are {}; the operator sets them", listed(&names));
+    Err(Error::new(Code::Forbidden, message, remediate).allowing(names))
+}

@@ -1,0 +1,294 @@
+//! Makes one container, from a recipe to a confirmed service, still under its making name. It cleans up after itself
+//! whatever happens: when it answers an error, nothing of it is left, or what is left is on the books.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures_util::FutureExt;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::catalog::{RecipeError, Service};
+use crate::check::Checked;
+use crate::engine::{EngineError, Step};
+use crate::failure::{self, Failure};
+use crate::leaving::Leaving;
+use crate::name::{AgentName, Names};
+use crate::plan::{self, Make, Note, Secrets};
+use crate::progress::ProgressSink;
+use crate::runtime::{ExecOutput, Exit, PutError, PutStep, Runtime, RuntimeError, Unit, UnitPlan, UnitState};
+use crate::sandbox::Serving;
+use crate::secret::shown_lines;
+
+/// First pause between two probes: most services take a few hundred milliseconds, and a probe costs the daemon little.
+const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(20);
+/// Longest pause between two probes, so that nobody waits much longer than the service took.
+const LONGEST_PROBE_PAUSE: Duration = Duration::from_millis(400);
+/// How many lines are asked of a container that failed; [`shown_lines`] cuts further.
+const LOG_LINES: usize = 40;
+
+/// Why nothing was made.
+#[derive(Debug, Clone)]
+pub enum NotMade {
+    /// It was cancelled.
+    Cancelled,
+    /// It failed.
+    Failed(Failure),
+    /// The runtime is away.
+    Away(String),
+}
+
+/// A confirmed container under its making name.
+pub struct Made {
+    /// Its id.
+    pub id: String,
+    /// What it will be once it has its final name, which `name` is already.
+    pub serving: Serving,
+}
+
+/// What making needs.
+pub struct Maker<'a> {
+    /// What runs containers.
+    pub runtime: &'a dyn Runtime,
+    /// The books.
+    pub leaving: &'a Leaving,
+    /// Names.
+    pub names: &'a Names,
+    /// The operator's image mapping.
+    pub images: &'a std::collections::BTreeMap<crate::image::Image, String>,
+    /// Whether ports are published on the loopback.
+    pub publish: bool,
+}
+
+impl Maker<'_> {
+    /// Makes a container of `service` for `agent`.
+    ///
+    /// # Errors
+    /// See [`NotMade`]. Nothing is left then.
+    pub async fn make(
+        &self,
+        service: &Arc<Service>,
+        agent: &AgentName,
+        note: &Note,
+        generation: u64,
+        progress: &ProgressSink,
+        cancel: &CancellationToken,
+    ) -> Result<Made, NotMade> {
+        let fail = |step: &str, why: String| NotMade::Failed(Failure::new(&service.name, step, why));
+        let checked = service.recipe(&note.features, false, note.superuser).await.map_err(|e| {
+            let retryable = matches!(e, RecipeError::Engine(EngineError::Broken(_)));
+            NotMade::Failed(Failure { retryable, ..Failure::new(&service.name, "plan", e.to_string()) })
+        })?;
+        let secrets = checked.recipe().container.account.as_ref().map(Secrets::fresh);
+        let plan = plan::unit(&Make {
+            names: self.names,
+            service,
+            checked: &checked,
+            secrets: secrets.as_ref(),
+            agent,
+            note,
+            generation,
+            images: self.images,
+            publish: self.publish,
+        })
+        .map_err(|e| fail("plan", e.to_string()))?;
+
+        // Pulling may take minutes and leaves nothing behind but an image, so it alone is abandoned at once.
+        let prepared = tokio::select! {
+            () = cancel.cancelled() => return Err(NotMade::Cancelled),
+            prepared = self.runtime.prepare(&plan.image, progress) => prepared,
+        };
+        if let Err(error) = prepared {
+            return Err(self.put_failed(service, &plan, PutError { step: PutStep::Pull, error }));
+        }
+        // From here on every call is waited for, cancelled or not: an abandoned create could still be carried out.
+        let unit = match self.runtime.put(&plan, progress).await {
+            Ok(unit) => unit,
+            Err(e) => {
+                let suspect = matches!(e.error, RuntimeError::Deadline(_) | RuntimeError::Unreachable(_));
+                if e.step != PutStep::Pull {
+                    self.leaving.discard(&plan.name, suspect).await;
+                }
+                return Err(self.put_failed(service, &plan, e));
+            }
+        };
+        let work =
+            Confirm { maker: self, service, checked: &checked, secrets: secrets.as_ref(), unit: &unit, progress };
+        // A panic must not leak the container either.
+        let confirmed = tokio::select! {
+            () = cancel.cancelled() => Ok(Err(NotMade::Cancelled)),
+            result = std::panic::AssertUnwindSafe(work.confirm()).catch_unwind() => result,
+        };
+        match confirmed {
+            Ok(Ok(())) => {}
+            Ok(Err(not_made)) => {
+                self.leaving.discard(&unit.id, false).await;
+                return Err(not_made);
+            }
+            Err(panic) => {
+                self.leaving.discard(&unit.id, false).await;
+                std::panic::resume_unwind(panic);
+            }
+        }
+        let recipe = checked.recipe();
+        let serving = Serving {
+            id: unit.id.clone(),
+            name: self.names.sandbox(&service.slug, agent),
+            port: recipe.container.port,
+            published_port: unit.published_port,
+            account: recipe.container.account.clone(),
+            secrets,
+            features: note.features.iter().cloned().collect::<BTreeSet<_>>(),
+            superuser: note.superuser,
+            variables: recipe.variables.clone(),
+            created: SystemTime::now(),
+        };
+        Ok(Made { id: unit.id, serving })
+    }
+
+    fn put_failed(&self, service: &Service, plan: &UnitPlan, e: PutError) -> NotMade {
+        if let RuntimeError::Unreachable(why) = e.error {
+            return NotMade::Away(why);
+        }
+        let why = match e.step {
+            PutStep::Pull => format!("the image `{}`: {}", plan.image, e.error),
+            _ => e.error.to_string(),
+        };
+        NotMade::Failed(Failure::new(&service.name, failure::put_step(e.step), why))
+    }
+}
+
+/// The part of making that runs commands in the container; also what adoption does to be sure of one.
+pub struct Confirm<'a> {
+    /// What making needs.
+    pub maker: &'a Maker<'a>,
+    /// The service.
+    pub service: &'a Service,
+    /// Its recipe.
+    pub checked: &'a Checked,
+    /// Its passwords.
+    pub secrets: Option<&'a Secrets>,
+    /// The container.
+    pub unit: &'a Unit,
+    /// Where steps are reported.
+    pub progress: &'a ProgressSink,
+}
+
+impl Confirm<'_> {
+    /// Waits until it is ready, activates and verifies; a container that ends meanwhile fails at once.
+    async fn confirm(&self) -> Result<(), NotMade> {
+        self.guarded(async {
+            self.ready(Duration::from_millis(self.checked.recipe().deadline_ms.into())).await?;
+            self.steps("setup", &self.checked.recipe().setup).await?;
+            self.steps("verify", &self.checked.recipe().verify).await
+        })
+        .await
+    }
+
+    /// Probes and verifies a container that was found running.
+    ///
+    /// # Errors
+    /// When it does not answer within `deadline`, or a feature cannot be confirmed.
+    pub async fn still_good(&self, deadline: Duration) -> Result<(), NotMade> {
+        self.guarded(async {
+            self.ready(deadline).await?;
+            self.steps("verify", &self.checked.recipe().verify).await
+        })
+        .await
+    }
+
+    async fn guarded(&self, work: impl Future<Output = Result<(), NotMade>>) -> Result<(), NotMade> {
+        if self.unit.state == UnitState::Ended {
+            return Err(match self.maker.runtime.ended(&self.unit.id).await {
+                Ok(exit) => self.exited("start", exit).await,
+                Err(e) => self.failed("start", e.to_string()).await,
+            });
+        }
+        tokio::select! {
+            result = work => result,
+            ended = self.maker.runtime.ended(&self.unit.id) => match ended {
+                Ok(exit) => Err(self.exited("ready", exit).await),
+                Err(RuntimeError::Unreachable(why)) => Err(NotMade::Away(why)),
+                Err(e) => Err(self.failed("ready", e.to_string()).await),
+            },
+        }
+    }
+
+    async fn ready(&self, deadline: Duration) -> Result<(), NotMade> {
+        self.progress.step("ready", "");
+        let probe = &self.checked.recipe().ready;
+        let until = Instant::now() + deadline;
+        let mut pause = FIRST_PROBE_PAUSE;
+        loop {
+            let answer = self.run(probe).await;
+            match &answer {
+                Ok(output) if plan::meets(output, &probe.expect) => return Ok(()),
+                Err(RuntimeError::Unreachable(why)) => return Err(NotMade::Away(why.clone())),
+                Err(RuntimeError::NotFound(_)) => {
+                    return Err(self.failed("ready", "its container vanished".into()).await);
+                }
+                // One that ended is noticed by `guarded`, with its exit code.
+                _ => {}
+            }
+            if Instant::now() + pause > until {
+                let why = format!("the probe did not succeed within {} s: {}", deadline.as_secs(), self.tell(&answer));
+                return Err(self.failed("ready", why).await);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 3 / 2).min(LONGEST_PROBE_PAUSE);
+        }
+    }
+
+    async fn steps(&self, kind: &'static str, steps: &[Step]) -> Result<(), NotMade> {
+        for step in steps {
+            self.progress.step(kind, step.name.clone());
+            let answer = self.run(&step.run).await;
+            match &answer {
+                Ok(output) if plan::meets(output, &step.run.expect) => {}
+                Err(RuntimeError::Unreachable(why)) => return Err(NotMade::Away(why.clone())),
+                _ => {
+                    let feature = step.feature.as_ref().map(|f| format!("the feature `{f}` could not be confirmed: "));
+                    let image = self.checked.image();
+                    let why = format!("{}{} (image `{image}`)", feature.unwrap_or_default(), self.tell(&answer));
+                    return Err(self.failed(&format!("{kind} `{}`", step.name), why).await);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn run(&self, command: &crate::engine::Command) -> Result<ExecOutput, RuntimeError> {
+        let address = self.unit.address.as_deref().unwrap_or("127.0.0.1");
+        let plan = plan::exec(command, self.checked, self.secrets, address, self.maker.names.namespace())
+            .map_err(|e| RuntimeError::Failed(e.to_string()))?;
+        self.maker.runtime.exec(&self.unit.id, &plan).await
+    }
+
+    /// What a command answered, in one line without secrets.
+    fn tell(&self, answer: &Result<ExecOutput, RuntimeError>) -> String {
+        match answer {
+            Err(e) => e.to_string(),
+            Ok(output) => {
+                let text = if output.stderr.trim().is_empty() { &output.stdout } else { &output.stderr };
+                let secrets = self.secrets.map(Secrets::all).unwrap_or_default();
+                let last = shown_lines(text, &secrets).pop().unwrap_or_else(|| "no output".to_owned());
+                format!("exit code {}, {last}", output.code)
+            }
+        }
+    }
+
+    async fn exited(&self, step: &str, exit: Exit) -> NotMade {
+        match self.failed(step, failure::ended(exit)).await {
+            NotMade::Failed(failure) => NotMade::Failed(Failure { exit: Some(exit), ..failure }),
+            other => other,
+        }
+    }
+
+    async fn failed(&self, step: &str, why: String) -> NotMade {
+        let secrets = self.secrets.map(Secrets::all).unwrap_or_default();
+        let log = self.maker.runtime.logs(&self.unit.id, LOG_LINES).await.unwrap_or_default();
+        let log = shown_lines(&log, &secrets);
+        NotMade::Failed(Failure { log, ..Failure::new(&self.service.name, step, why) })
+    }
+}

@@ -1,0 +1,445 @@
+//! One entry an agent, and the state machine of its sandbox:
+//!
+//! `Absent -> Making -> Live -> LettingGo -> Absent`, with `Making` again whenever a live one lacks something.
+//!
+//! Whatever is done to an agent's containers is done by one flight at a time: a task of its own that outlives the
+//! caller. Calls join it; a release cancels it, and the flight itself removes what it holds. Different agents share
+//! nothing but the map in which their entries are found.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::ensure::{Ensure, Limits};
+use crate::error::{Code, Error};
+use crate::failure;
+use crate::leaving::Leaving;
+use crate::name::{AgentName, ServiceName};
+use crate::progress::Progress;
+use crate::sandbox::{Live, Want};
+
+/// How long a release waits until names are free and what was being made is gone; it goes on behind after that.
+const RELEASE_WAIT: Duration = Duration::from_secs(10);
+/// Reports that a slow listener may fall behind by; it misses the oldest then.
+const PROGRESS_BACKLOG: usize = 256;
+/// How often one call starts over because what it waited for was not what it wanted.
+const ROUNDS_A_CALL: usize = 4;
+
+/// How a flight ended, for all who waited.
+#[derive(Clone)]
+struct Outcome {
+    /// What is live and was verified in this flight.
+    live: Option<Live>,
+    /// Why the last round failed.
+    error: Option<Error>,
+    /// What that round wanted; `None` when a release ended the flight, which is final for all who waited.
+    wanted: Option<Want>,
+}
+
+/// A provision, a check or a change under way.
+struct Flight {
+    id: u64,
+    /// What everybody who joined wants.
+    wanted: Want,
+    /// What was live when it began, for status.
+    had: Option<Live>,
+    cancel: CancellationToken,
+    outcome: watch::Receiver<Option<Outcome>>,
+    progress: broadcast::Sender<Progress>,
+    /// Turns true when the flight holds nothing any more.
+    done: watch::Receiver<bool>,
+}
+
+enum State {
+    Absent,
+    Making(Flight),
+    Live(Live),
+    LettingGo(watch::Receiver<bool>),
+}
+
+/// An agent's entry.
+#[derive(Default)]
+pub(crate) struct Entry {
+    state: Mutex<State>,
+    /// When containers of this agent were remade.
+    pub(crate) remakes: Mutex<VecDeque<Instant>>,
+    lease_until: Mutex<Option<Instant>>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::Absent
+    }
+}
+
+impl Entry {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What an agent has, for status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// `absent`, `making`, `live` or `letting_go`.
+    pub state: &'static str,
+    /// What is live.
+    pub live: Option<Live>,
+    /// For how much longer its lease is fresh.
+    pub lease: Option<Duration>,
+}
+
+/// Every agent's sandbox.
+pub struct Registry {
+    ensure: Ensure,
+    entries: Mutex<BTreeMap<AgentName, Arc<Entry>>>,
+    /// How many entries are not absent.
+    occupied: AtomicUsize,
+    flights: AtomicU64,
+}
+
+/// Where a caller's reports go.
+pub type Listener = Arc<dyn Fn(Progress) + Send + Sync>;
+
+enum Next {
+    Join(watch::Receiver<Option<Outcome>>, broadcast::Receiver<Progress>),
+    Wait(watch::Receiver<bool>),
+}
+
+impl Registry {
+    /// An empty one.
+    pub fn new(ensure: Ensure) -> Self {
+        Self { ensure, entries: Mutex::default(), occupied: AtomicUsize::new(0), flights: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn ensure_rules(&self) -> &Ensure {
+        &self.ensure
+    }
+
+    fn limits(&self) -> &Limits {
+        self.ensure.limits()
+    }
+
+    /// The books of what was let go.
+    pub fn leaving(&self) -> &Leaving {
+        self.ensure.leaving()
+    }
+
+    /// How many agents have a sandbox, or are about to.
+    pub fn occupied(&self) -> usize {
+        self.occupied.load(Ordering::Relaxed)
+    }
+
+    fn find(&self, agent: &AgentName) -> Option<Arc<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).get(agent).cloned()
+    }
+
+    fn entry(&self, agent: &AgentName) -> Arc<Entry> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).entry(agent.clone()).or_default().clone()
+    }
+
+    /// Makes sure that `agent` has what is wanted, and answers it. Dropping the future only detaches. `still` is asked
+    /// under the entry's lock whether the wish still stands, so that a release that came between is not overtaken.
+    ///
+    /// # Errors
+    /// What the caller is told.
+    pub async fn ensure(
+        self: &Arc<Self>,
+        agent: &AgentName,
+        want: &Want,
+        deadline: Duration,
+        still: &(dyn Fn() -> Result<(), Error> + Sync),
+        listener: Option<&Listener>,
+    ) -> Result<Live, Error> {
+        let until = Instant::now() + deadline;
+        let late = |_| failure::deadline(deadline);
+        let entry = self.entry(agent);
+        for round in 1.. {
+            let (mut outcome, progress) = match self.next(agent, &entry, want, still)? {
+                Next::Wait(mut gone) => {
+                    // The sender always turns it true before it goes; either way the state is to be looked at again.
+                    let _ = tokio::time::timeout_at(until, gone.wait_for(|gone| *gone)).await.map_err(late)?;
+                    continue;
+                }
+                Next::Join(outcome, progress) => (outcome, progress),
+            };
+            let wait = listen(&mut outcome, progress, listener);
+            let Some(outcome) = tokio::time::timeout_at(until, wait).await.map_err(late)? else {
+                return Err(Error::internal());
+            };
+            if let Some(live) = outcome.live.filter(|live| live.covers(want)) {
+                return Ok(live);
+            }
+            match outcome.error {
+                // It failed over something that only others wanted: try without.
+                Some(_) if outcome.wanted.is_some_and(|w| w != *want) && round < ROUNDS_A_CALL => {}
+                Some(error) => return Err(error),
+                // The project changed meanwhile.
+                None if round < ROUNDS_A_CALL => {}
+                None => return Err(failure::not_serving("changing this project")),
+            }
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    /// Joins what is under way, or starts it.
+    fn next(
+        self: &Arc<Self>,
+        agent: &AgentName,
+        entry: &Arc<Entry>,
+        want: &Want,
+        still: &(dyn Fn() -> Result<(), Error> + Sync),
+    ) -> Result<Next, Error> {
+        let mut state = entry.lock();
+        still()?;
+        match &mut *state {
+            State::LettingGo(gone) => return Ok(Next::Wait(gone.clone())),
+            State::Making(flight) if flight.wanted.project != want.project => {
+                flight.cancel.cancel();
+                let gone = flight.done.clone();
+                *state = State::LettingGo(gone.clone());
+                return Ok(Next::Wait(gone));
+            }
+            State::Making(flight) => {
+                flight.wanted.merge(want);
+                return Ok(Next::Join(flight.outcome.clone(), flight.progress.subscribe()));
+            }
+            State::Absent => {
+                let max = self.limits().max_live;
+                let room = |n: usize| (n < max).then_some(n + 1);
+                if self.occupied.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
+                    let message = format!("{max} sandboxes are live, and more are not allowed");
+                    let remediate =
+                        "call again when another agent has released its own; the operator sets `[sandbox] max_live`";
+                    return Err(Error::retry(Code::Capacity, 10, message, remediate));
+                }
+            }
+            State::Live(_) => {}
+        }
+        let had = match std::mem::take(&mut *state) {
+            State::Live(live) => Some(live),
+            _ => None,
+        };
+        let id = self.flights.fetch_add(1, Ordering::Relaxed);
+        let (outcome_tx, outcome) = watch::channel(None);
+        let (done_tx, done) = watch::channel(false);
+        let flight = Flight {
+            id,
+            wanted: want.clone(),
+            had: had.clone(),
+            cancel: CancellationToken::new(),
+            outcome,
+            progress: broadcast::Sender::new(PROGRESS_BACKLOG),
+            done,
+        };
+        let next = Next::Join(flight.outcome.clone(), flight.progress.subscribe());
+        let fly = Fly {
+            registry: self.clone(),
+            agent: agent.clone(),
+            entry: entry.clone(),
+            id,
+            cancel: flight.cancel.clone(),
+            progress: flight.progress.clone(),
+            outcome: outcome_tx,
+            done: done_tx,
+        };
+        *state = State::Making(flight);
+        drop(state);
+        tokio::spawn(fly.run(had));
+        Ok(next)
+    }
+
+    /// Lets go what `agent` has and stops what is being made for it. Answers the services it had; for none, at once.
+    pub async fn release(self: &Arc<Self>, agent: &AgentName) -> Vec<ServiceName> {
+        let Some(entry) = self.find(agent) else { return Vec::new() };
+        let names = |live: &Live| live.services.keys().cloned().collect();
+        let (services, mut gone) = {
+            let mut state = entry.lock();
+            match std::mem::take(&mut *state) {
+                State::Absent => return Vec::new(),
+                State::LettingGo(gone) => {
+                    *state = State::LettingGo(gone.clone());
+                    (Vec::new(), gone)
+                }
+                State::Making(flight) => {
+                    flight.cancel.cancel();
+                    *state = State::LettingGo(flight.done.clone());
+                    (flight.wanted.services.keys().cloned().collect(), flight.done)
+                }
+                State::Live(live) => {
+                    let (tx, gone) = watch::channel(false);
+                    *state = State::LettingGo(gone.clone());
+                    let services = names(&live);
+                    let (this, entry) = (self.clone(), entry.clone());
+                    tokio::spawn(async move {
+                        this.let_go_all(&live).await;
+                        this.vacate(&entry);
+                        tx.send_replace(true);
+                    });
+                    (services, gone)
+                }
+            }
+        };
+        *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if tokio::time::timeout(RELEASE_WAIT, gone.wait_for(|gone| *gone)).await.is_err() {
+            tracing::warn!(%agent, "released; the removal takes longer and goes on");
+        }
+        services
+    }
+
+    async fn let_go_all(&self, live: &Live) {
+        join_all(live.services.values().map(|s| self.leaving().let_go(&s.id))).await;
+    }
+
+    fn vacate(&self, entry: &Entry) {
+        *entry.lock() = State::Absent;
+        self.occupied.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Takes in what was found running when the host started.
+    pub fn adopt(&self, agent: &AgentName, live: Live) {
+        let entry = self.entry(agent);
+        let mut state = entry.lock();
+        debug_assert!(matches!(*state, State::Absent), "adoption comes before any request");
+        *state = State::Live(live);
+        self.occupied.fetch_add(1, Ordering::Relaxed);
+        drop(state);
+        self.renew(agent);
+    }
+
+    /// Starts the agent's lease anew.
+    pub fn renew(&self, agent: &AgentName) {
+        if let Some(entry) = self.find(agent) {
+            let until = Instant::now() + self.limits().lease;
+            *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        }
+    }
+
+    /// What the agent has, from the books alone.
+    pub fn snapshot(&self, agent: &AgentName) -> Snapshot {
+        let Some(entry) = self.find(agent) else { return Snapshot { state: "absent", live: None, lease: None } };
+        let (state, live) = match &*entry.lock() {
+            State::Absent => ("absent", None),
+            State::Making(flight) => ("making", flight.had.clone()),
+            State::Live(live) => ("live", Some(live.clone())),
+            State::LettingGo(_) => ("letting_go", None),
+        };
+        let until = *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let lease = until.filter(|_| state != "absent").map(|until| until.saturating_duration_since(Instant::now()));
+        Snapshot { state, live, lease }
+    }
+
+    /// Everybody who has or is about to have a sandbox.
+    pub fn owners(&self) -> Vec<AgentName> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().filter(|(_, e)| !matches!(*e.lock(), State::Absent)).map(|(a, _)| a.clone()).collect()
+    }
+
+    /// Waits until no flight is under way, at most `bound`.
+    pub async fn settle(&self, bound: Duration) {
+        let until = Instant::now() + bound;
+        let entries: Vec<_> = self.entries.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        for entry in entries {
+            let done = match &*entry.lock() {
+                State::Making(flight) => flight.done.clone(),
+                State::LettingGo(gone) => gone.clone(),
+                _ => continue,
+            };
+            let mut done = done;
+            let _ = tokio::time::timeout_at(until, done.wait_for(|done| *done)).await;
+        }
+    }
+}
+
+/// Waits for a flight's outcome and passes its reports on. `None` when the flight died without one.
+async fn listen(
+    outcome: &mut watch::Receiver<Option<Outcome>>,
+    mut progress: broadcast::Receiver<Progress>,
+    listener: Option<&Listener>,
+) -> Option<Outcome> {
+    let mut open = listener.is_some();
+    loop {
+        tokio::select! {
+            biased;
+            report = progress.recv(), if open => match report {
+                Ok(report) => {
+                    if let Some(listener) = listener {
+                        listener(report);
+                    }
+                }
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => open = false,
+            },
+            ended = outcome.wait_for(Option::is_some) => return ended.ok().and_then(|o| o.clone()),
+        }
+    }
+}
+
+/// The task of a flight.
+struct Fly {
+    registry: Arc<Registry>,
+    agent: AgentName,
+    entry: Arc<Entry>,
+    id: u64,
+    cancel: CancellationToken,
+    progress: broadcast::Sender<Progress>,
+    outcome: watch::Sender<Option<Outcome>>,
+    done: watch::Sender<bool>,
+}
+
+impl Fly {
+    async fn run(self, had: Option<Live>) {
+        let mut held = had;
+        loop {
+            let wanted = match &*self.entry.lock() {
+                State::Making(flight) if flight.id == self.id => flight.wanted.clone(),
+                _ => break,
+            };
+            let round =
+                self.registry.ensure.round(&self.agent, &self.entry, &wanted, &mut held, &self.cancel, &self.progress);
+            let result = match std::panic::AssertUnwindSafe(round).catch_unwind().await {
+                Ok(result) => result,
+                Err(_) => {
+                    tracing::error!(agent = %self.agent, "a provision panicked");
+                    // What it was making has been discarded by its maker; what was held is still on our hands.
+                    Err(Error::internal())
+                }
+            };
+            let mut state = self.entry.lock();
+            match &*state {
+                State::Making(flight) if flight.id == self.id => {
+                    if result.is_ok() && flight.wanted != wanted {
+                        continue;
+                    }
+                }
+                _ => break,
+            }
+            let live = held.clone().filter(|_| result.is_ok());
+            match held.filter(|live| !live.services.is_empty()) {
+                Some(live) => *state = State::Live(live),
+                None => {
+                    *state = State::Absent;
+                    self.registry.occupied.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+            drop(state);
+            self.outcome.send_replace(Some(Outcome { live, error: result.err(), wanted: Some(wanted) }));
+            self.done.send_replace(true);
+            return;
+        }
+        // Released. Whoever waited for this learns it at once; the names are free before `done` is true.
+        self.outcome.send_replace(Some(Outcome { live: None, error: Some(failure::released()), wanted: None }));
+        if let Some(live) = held {
+            self.registry.let_go_all(&live).await;
+        }
+        self.registry.vacate(&self.entry);
+        self.done.send_replace(true);
+    }
+}

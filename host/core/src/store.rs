@@ -1,0 +1,263 @@
+//! What Docker cannot remember: agents with the hashes of their tokens, their work, and what was toggled while the
+//! host ran. One SQLite database; every call is one transaction and is durable when it returns. Containers are not in
+//! it: Docker remembers those.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rusqlite::{Connection, params};
+
+use crate::name::{AgentName, ProjectName};
+
+/// A failure of the state file. The caller sees an internal error; the log has this.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// SQLite's own words.
+    #[error("the state file: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// It was written by a later version.
+    #[error("the state file has version {0}, and this host knows versions up to {VERSION}; run a later host")]
+    TooNew(i64),
+}
+
+/// Version of the schema, kept in `user_version`.
+const VERSION: i64 = 1;
+
+const SCHEMA: &str = "
+CREATE TABLE agents (
+    name TEXT PRIMARY KEY, role TEXT NOT NULL, token_sha256 TEXT NOT NULL UNIQUE,
+    incarnation INTEGER NOT NULL, registered_by TEXT NOT NULL, created_unix INTEGER NOT NULL
+) STRICT;
+CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+CREATE TABLE work (
+    agent TEXT PRIMARY KEY, project TEXT NOT NULL, id INTEGER NOT NULL, begun_unix INTEGER NOT NULL
+) STRICT;
+";
+
+/// An agent that was registered while the host ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentRow {
+    /// Its slug.
+    pub name: AgentName,
+    /// Its job.
+    pub role: String,
+    /// Hex SHA-256 of its token.
+    pub token_sha256: String,
+    /// Tells it from earlier agents of the same slug.
+    pub incarnation: u64,
+    /// The orchestrator that registered it.
+    pub registered_by: String,
+}
+
+/// The binding of an agent to a project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkRow {
+    /// The agent.
+    pub agent: AgentName,
+    /// What it works on.
+    pub project: ProjectName,
+    /// Tells this work from earlier ones.
+    pub id: u64,
+}
+
+/// The state file.
+pub struct Store(Mutex<Connection>);
+
+impl Store {
+    /// Opens or makes it.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or was written by a later version.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        Self::prepare(Connection::open(path)?)
+    }
+
+    /// One in memory, for tests and simulations.
+    ///
+    /// # Errors
+    /// When SQLite has no memory.
+    pub fn memory() -> Result<Self, StoreError> {
+        Self::prepare(Connection::open_in_memory()?)
+    }
+
+    fn prepare(mut connection: Connection) -> Result<Self, StoreError> {
+        // WAL keeps readers of the file (a backup, a curious operator) from blocking the host.
+        connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+        connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 2000;")?;
+        let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let version: i64 = tx.query_row("PRAGMA user_version", [], |r| r.get(0))?;
+        if version > VERSION {
+            return Err(StoreError::TooNew(version));
+        }
+        if version == 0 {
+            tx.execute_batch(SCHEMA)?;
+            tx.pragma_update(None, "user_version", VERSION)?;
+        }
+        tx.commit()?;
+        Ok(Self(Mutex::new(connection)))
+    }
+
+    fn db(&self) -> MutexGuard<'_, Connection> {
+        // A panic while it was held rolled its transaction back, so the connection is sound.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every registered agent.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn agents(&self) -> Result<Vec<AgentRow>, StoreError> {
+        let db = self.db();
+        let mut query =
+            db.prepare("SELECT name, role, token_sha256, incarnation, registered_by FROM agents ORDER BY name")?;
+        let rows = query.query_map([], |r| {
+            let name: String = r.get(0)?;
+            let name = AgentName::new(&name).map_err(|e| bad_column(0, e))?;
+            Ok(AgentRow {
+                name,
+                role: r.get(1)?,
+                token_sha256: r.get(2)?,
+                incarnation: r.get::<_, i64>(3)?.cast_unsigned(),
+                registered_by: r.get(4)?,
+            })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Adds an agent and answers its incarnation, or `None` when the slug exists.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn add_agent(
+        &self,
+        name: &AgentName,
+        role: &str,
+        token_sha256: &str,
+        by: &str,
+    ) -> Result<Option<u64>, StoreError> {
+        let mut db = self.db();
+        let tx = db.transaction()?;
+        let incarnation = next(&tx, "incarnation")?;
+        let added = tx.execute(
+            "INSERT INTO agents VALUES (?1, ?2, ?3, ?4, ?5, unixepoch()) ON CONFLICT (name) DO NOTHING",
+            params![name.as_str(), role, token_sha256, incarnation, by],
+        )?;
+        if added == 0 {
+            return Ok(None);
+        }
+        tx.commit()?;
+        Ok(Some(incarnation.cast_unsigned()))
+    }
+
+    /// Gives an agent another token. Answers whether there is such an agent.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set_token(&self, name: &AgentName, token_sha256: &str) -> Result<bool, StoreError> {
+        let sql = "UPDATE agents SET token_sha256 = ?2 WHERE name = ?1";
+        Ok(self.db().execute(sql, params![name.as_str(), token_sha256])? > 0)
+    }
+
+    /// Removes an agent and its work. Answers whether there was such an agent.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn remove_agent(&self, name: &AgentName) -> Result<bool, StoreError> {
+        let mut db = self.db();
+        let tx = db.transaction()?;
+        let removed = tx.execute("DELETE FROM agents WHERE name = ?1", [name.as_str()])?;
+        tx.execute("DELETE FROM work WHERE agent = ?1", [name.as_str()])?;
+        tx.commit()?;
+        Ok(removed > 0)
+    }
+
+    /// All work.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn work(&self) -> Result<Vec<WorkRow>, StoreError> {
+        let db = self.db();
+        let mut query = db.prepare("SELECT agent, project, id FROM work ORDER BY agent")?;
+        let rows = query.query_map([], |r| {
+            let (agent, project): (String, String) = (r.get(0)?, r.get(1)?);
+            Ok(WorkRow {
+                agent: AgentName::new(&agent).map_err(|e| bad_column(0, e))?,
+                project: ProjectName::new(&project).map_err(|e| bad_column(1, e))?,
+                id: r.get::<_, i64>(2)?.cast_unsigned(),
+            })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Binds an agent to a project in place of what it worked on, and answers the work's id.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn begin_work(&self, agent: &AgentName, project: &ProjectName) -> Result<u64, StoreError> {
+        let mut db = self.db();
+        let tx = db.transaction()?;
+        let id = next(&tx, "work")?;
+        tx.execute(
+            "INSERT OR REPLACE INTO work VALUES (?1, ?2, ?3, unixepoch())",
+            params![agent.as_str(), project.as_str(), id],
+        )?;
+        tx.commit()?;
+        Ok(id.cast_unsigned())
+    }
+
+    /// Ends an agent's work. No work is no error.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn end_work(&self, agent: &AgentName) -> Result<(), StoreError> {
+        self.db().execute("DELETE FROM work WHERE agent = ?1", [agent.as_str()])?;
+        Ok(())
+    }
+}
+
+fn bad_column(i: usize, e: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(i, rusqlite::types::Type::Text, Box::new(e))
+}
+
+fn next(tx: &rusqlite::Transaction<'_>, counter: &str) -> Result<i64, rusqlite::Error> {
+    tx.query_row(
+        "INSERT INTO counters VALUES (?1, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
+        [counter],
+        |r| r.get(0),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_and_work_survive_and_slugs_are_refused_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.sqlite");
+        let (agent, project) = (AgentName::new("a").unwrap(), ProjectName::new("shop").unwrap());
+        {
+            let store = Store::open(&path).unwrap();
+            assert_eq!(store.add_agent(&agent, "developer", "h1", "main").unwrap(), Some(1));
+            assert_eq!(store.add_agent(&agent, "developer", "h2", "main").unwrap(), None);
+            assert_eq!(store.begin_work(&agent, &project).unwrap(), 1);
+            assert_eq!(store.begin_work(&agent, &project).unwrap(), 2);
+        }
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.agents().unwrap()[0].token_sha256, "h1");
+        assert_eq!(store.work().unwrap(), [WorkRow { agent: agent.clone(), project, id: 2 }]);
+        assert!(store.remove_agent(&agent).unwrap());
+        assert!(store.work().unwrap().is_empty());
+        // Incarnations are never used twice.
+        assert!(store.add_agent(&agent, "developer", "h3", "main").unwrap() > Some(1));
+    }
+
+    #[test]
+    fn a_later_version_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.sqlite");
+        drop(Store::open(&path).unwrap());
+        Connection::open(&path).unwrap().pragma_update(None, "user_version", VERSION + 1).unwrap();
+        assert!(matches!(Store::open(&path), Err(StoreError::TooNew(v)) if v == VERSION + 1));
+    }
+}

@@ -1,0 +1,276 @@
+//! The verbs: one table from which every interface builds its routes or tools. An interface authenticates, finds the
+//! verb, and hands over the body; what happens is the same everywhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::error::{Code, Error, listed};
+use crate::host::Host;
+use crate::name::{AgentName, ProjectName};
+use crate::people::Caller;
+use crate::registry::Listener;
+
+/// Who may call a verb.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Agents; for some verbs only those with a role that may ask for sandboxes.
+    Agent {
+        /// Whether the role is checked.
+        asks: bool,
+    },
+    /// Orchestrators.
+    Orchestrator,
+}
+
+/// One verb.
+#[derive(Debug, Clone, Copy)]
+pub struct Verb {
+    /// Its name.
+    pub name: &'static str,
+    /// Who may call it.
+    pub who: Who,
+    /// One line for a caller.
+    pub summary: &'static str,
+}
+
+const ASKS: Who = Who::Agent { asks: true };
+const ANY_AGENT: Who = Who::Agent { asks: false };
+
+/// Every verb.
+pub const VERBS: &[Verb] = &[
+    Verb {
+        name: "request_sandbox",
+        who: ASKS,
+        summary: "Get the throwaway services of the project you work on, with their connection variables. Repeat it freely: what you have is answered again.",
+    },
+    Verb { name: "release_sandbox", who: ANY_AGENT, summary: "Give your sandbox back. Its data is gone then." },
+    Verb { name: "sandbox_status", who: ANY_AGENT, summary: "See what you have: services, extensions, age and lease." },
+    Verb {
+        name: "renew_sandbox",
+        who: ANY_AGENT,
+        summary: "Start the lease of your sandbox anew, as any other call does.",
+    },
+    Verb {
+        name: "register_agent",
+        who: Who::Orchestrator,
+        summary: "Make an agent known. Its token is answered this once.",
+    },
+    Verb { name: "begin_work", who: Who::Orchestrator, summary: "Bind an agent to a project." },
+    Verb {
+        name: "end_work",
+        who: Who::Orchestrator,
+        summary: "End an agent's work, with its outcome. Its sandbox goes.",
+    },
+    Verb {
+        name: "agent_gone",
+        who: Who::Orchestrator,
+        summary: "Tell that an agent is gone. Its work ends and its sandbox goes.",
+    },
+    Verb { name: "spawn_env", who: Who::Orchestrator, summary: "Learn what to start an agent with." },
+];
+
+/// What a verb answers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Reply {
+    /// What happened.
+    pub evidence: Value,
+    /// When the caller's lease ends, where it has a sandbox.
+    pub lease_expires_at: Option<String>,
+}
+
+/// Finds a verb for a caller.
+///
+/// # Errors
+/// `not_found`, or `forbidden` when it is not for this caller.
+pub fn find(host: &Host, name: &str, caller: &Caller) -> Result<&'static Verb, Error> {
+    let Some(verb) = VERBS.iter().find(|v| v.name == name) else {
+        let names: Vec<_> = VERBS.iter().map(|v| v.name).collect();
+        let message = format!("there is no verb `{}`", name.chars().take(64).collect::<String>().escape_debug());
+        return Err(Error::new(Code::NotFound, message, format!("the verbs are {}", listed(&names))).allowing(names));
+    };
+    match (verb.who, caller) {
+        (Who::Agent { asks: true }, Caller::Agent { role, .. }) => host.role_may_ask(role)?,
+        (Who::Agent { asks: false }, Caller::Agent { .. }) | (Who::Orchestrator, Caller::Orchestrator { .. }) => {}
+        (who, caller) => {
+            let whose = match who {
+                Who::Agent { .. } => "agents",
+                Who::Orchestrator => "orchestrators",
+            };
+            let message = format!("`{name}` is for {whose}, and this token is that of {}", caller.kind());
+            return Err(Error::new(Code::Forbidden, message, format!("use the token of one of the {whose}")));
+        }
+    }
+    Ok(verb)
+}
+
+/// A verb that takes nothing.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RequestSandbox {
+    services: Option<Vec<String>>,
+    #[serde(default)]
+    extensions: Option<BTreeMap<String, Vec<String>>>,
+    #[serde(default)]
+    explain: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RegisterAgent {
+    agent: AgentName,
+    role: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AgentAndProject {
+    agent: AgentName,
+    project: ProjectName,
+}
+
+/// How work ended.
+#[derive(Debug, Clone, Copy, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Done,
+    Unclaim,
+    Idle,
+    PassReview,
+    FailReview,
+    Documented,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EndWork {
+    agent: AgentName,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AgentGone {
+    agent: AgentName,
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    // A verb may be called with no body at all where it takes nothing or only what may be left out.
+    let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
+        let at = e.path().to_string();
+        let at = if at == "." { String::new() } else { format!("`{at}`: ") };
+        Error::bad_request(format!("{at}{}", e.inner()))
+    })?;
+    reader.end().map_err(|e| Error::bad_request(e.to_string()))?;
+    Ok(value)
+}
+
+/// Carries a verb out. The caller must be one that [`find`] let through.
+///
+/// # Errors
+/// What the caller is told.
+pub async fn call(
+    host: &Host,
+    verb: &Verb,
+    caller: &Caller,
+    body: &[u8],
+    listener: Option<&Listener>,
+) -> Result<Reply, Error> {
+    match caller {
+        Caller::Agent { name, .. } => {
+            host.registry().renew(name);
+            let evidence = agent_verb(host, verb, name, body, listener).await?;
+            host.registry().renew(name);
+            Ok(Reply { evidence, lease_expires_at: host.lease_expires_at(name) })
+        }
+        Caller::Orchestrator { name, projects } => {
+            let evidence = orchestrator_verb(host, verb, name, projects, body).await?;
+            Ok(Reply { evidence, lease_expires_at: None })
+        }
+        Caller::Operator => Err(Error::internal()),
+    }
+}
+
+async fn agent_verb(
+    host: &Host,
+    verb: &Verb,
+    agent: &AgentName,
+    body: &[u8],
+    listener: Option<&Listener>,
+) -> Result<Value, Error> {
+    match verb.name {
+        "request_sandbox" => {
+            let args: RequestSandbox = read(body)?;
+            let services = args.services.map(|s| s.into_iter().collect::<BTreeSet<_>>());
+            if services.as_ref().is_some_and(BTreeSet::is_empty) {
+                return Err(Error::bad_request("`services` is empty: name some, or leave it out to get all"));
+            }
+            let extensions = args.extensions.unwrap_or_default();
+            let extensions = extensions.into_iter().map(|(s, f)| (s, f.into_iter().collect())).collect();
+            if args.explain {
+                host.explain(agent, services.as_ref(), &extensions).await
+            } else {
+                host.request_sandbox(agent, services.as_ref(), &extensions, listener).await
+            }
+        }
+        "release_sandbox" => {
+            let Nothing {} = read(body)?;
+            Ok(json!({ "released": host.release(agent, "release_sandbox").await }))
+        }
+        "sandbox_status" | "renew_sandbox" => {
+            let Nothing {} = read(body)?;
+            serde_json::to_value(host.status(agent)).map_err(|_| Error::internal())
+        }
+        _ => Err(Error::internal()),
+    }
+}
+
+async fn orchestrator_verb(
+    host: &Host,
+    verb: &Verb,
+    name: &str,
+    projects: &[ProjectName],
+    body: &[u8],
+) -> Result<Value, Error> {
+    match verb.name {
+        "register_agent" => {
+            let RegisterAgent { agent, role } = read(body)?;
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
+            if role.is_empty() || role.len() > 32 || !role.chars().all(plain) {
+                return Err(Error::bad_request("`role`: it must match [a-z0-9_-]{1,32}"));
+            }
+            let token = host.people().register(&agent, &role, name)?;
+            tracing::info!(target: "audit", %agent, role, orchestrator = name, "register_agent");
+            Ok(json!({ "agent": agent, "role": role, "token": token.reveal() }))
+        }
+        "begin_work" => {
+            let AgentAndProject { agent, project } = read(body)?;
+            host.begin_work(projects, &agent, &project).await?;
+            Ok(json!({ "agent": agent, "project": project }))
+        }
+        "end_work" => {
+            let EndWork { agent, outcome } = read(body)?;
+            let why = json!(outcome);
+            let ended = host.end_work(projects, &agent, why.as_str().unwrap_or_default()).await?;
+            Ok(json!({ "agent": agent, "ended": ended }))
+        }
+        "agent_gone" => {
+            let AgentGone { agent } = read(body)?;
+            let ended = host.end_work(projects, &agent, "agent_gone").await?;
+            Ok(json!({ "agent": agent, "ended": ended }))
+        }
+        "spawn_env" => {
+            let AgentAndProject { agent, project } = read(body)?;
+            let spawn = host.spawn_env(projects, &agent, &project)?;
+            serde_json::to_value(spawn).map_err(|_| Error::internal())
+        }
+        _ => Err(Error::internal()),
+    }
+}

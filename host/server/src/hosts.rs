@@ -1,0 +1,49 @@
+//! Which `Host` headers are answered. A page in somebody's browser can make requests to a loopback address under a name
+//! of its own (DNS rebinding); such a name is not in this list.
+
+use std::net::SocketAddr;
+
+/// The names and addresses under which this server may be called.
+#[derive(Debug, Clone, Default)]
+pub struct AllowedHosts(Vec<String>);
+
+impl AllowedHosts {
+    /// Loopback, the addresses listened on, and what the operator adds. The port is not compared.
+    pub fn new(listen: &[SocketAddr], more: &[String]) -> Self {
+        let mut hosts: Vec<String> = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).into();
+        hosts.extend(listen.iter().filter(|a| !a.ip().is_unspecified()).map(|a| match a {
+            SocketAddr::V4(a) => a.ip().to_string(),
+            SocketAddr::V6(a) => format!("[{}]", a.ip()),
+        }));
+        hosts.extend(more.iter().map(|h| h.to_ascii_lowercase()));
+        Self(hosts)
+    }
+
+    /// Whether a `Host` header names one of them.
+    pub fn allows(&self, header: &str) -> bool {
+        let name = match header.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+            _ => header,
+        };
+        self.0.iter().any(|h| h.eq_ignore_ascii_case(name) || h.eq_ignore_ascii_case(header))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_names_are_refused() {
+        let listen = ["10.1.2.3:7070".parse().unwrap(), "0.0.0.0:1".parse().unwrap()];
+        let hosts = AllowedHosts::new(&listen, &["Sandbar.internal".to_owned()]);
+        for good in ["localhost", "localhost:7070", "127.0.0.1:1", "[::1]:7070", "10.1.2.3:7070", "sandbar.internal:80"]
+        {
+            assert!(hosts.allows(good), "{good}");
+        }
+        for bad in ["evil.example", "evil.example:7070", "localhost.evil.example", "0.0.0.0:1", "", "127.0.0.1.nip.io"]
+        {
+            assert!(!hosts.allows(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Routes: verbs at `/v1/do/<verb>`, and health.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use sandbar_core::error::{Code, Error};
+use sandbar_core::health;
+use sandbar_core::host::Host;
+use sandbar_core::people::Caller;
+use sandbar_core::secret::random_hex;
+use sandbar_core::verb::{self, Reply};
+use serde_json::json;
+use tracing::Instrument;
+
+use crate::envelope::envelope;
+use crate::hosts::AllowedHosts;
+
+/// Largest body of a verb, in bytes.
+const MAX_BODY: usize = 64 << 10;
+
+/// Every route.
+pub(crate) fn router(host: Arc<Host>, allowed: AllowedHosts) -> Router {
+    Router::new()
+        .route("/v1/do/{verb}", post(do_verb).fallback(not_post))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .fallback(nowhere)
+        .layer(middleware::from_fn_with_state(Arc::new(allowed), check_host))
+        .with_state(host)
+}
+
+async fn check_host(State(allowed): State<Arc<AllowedHosts>>, request: Request, next: Next) -> Response {
+    let name = request.headers().get(header::HOST).and_then(|h| h.to_str().ok());
+    let name = name.or(request.uri().authority().map(|a| a.as_str()));
+    match name {
+        Some(name) if allowed.allows(name) => next.run(request).await,
+        _ => {
+            let message = "this server is not called by that name: the `Host` header is not allowed";
+            let remediate = "use a loopback address, or have the operator add the name to `[host] allowed_hosts`";
+            envelope(Err(Error::new(Code::Forbidden, message, remediate)), random_hex(8))
+        }
+    }
+}
+
+async fn nowhere() -> Response {
+    let remediate = "verbs are at POST /v1/do/<verb>";
+    envelope(Err(Error::new(Code::NotFound, "there is nothing here", remediate)), random_hex(8))
+}
+
+async fn not_post() -> Response {
+    let error = Error::bad_request("verbs are called with POST");
+    envelope(Err(error), random_hex(8))
+}
+
+async fn do_verb(State(host): State<Arc<Host>>, Path(name): Path<String>, headers: HeaderMap, body: Body) -> Response {
+    let request_id = random_hex(8);
+    let span = tracing::info_span!("verb", request_id, verb = tracing::field::Empty);
+    let result = run_verb(&host, &name, &headers, body).instrument(span).await;
+    envelope(result, request_id)
+}
+
+async fn run_verb(host: &Arc<Host>, name: &str, headers: &HeaderMap, body: Body) -> Result<Reply, Error> {
+    let caller = authenticate(host, headers)?;
+    let verb = verb::find(host, name, &caller)?;
+    tracing::Span::current().record("verb", verb.name);
+    let body = read(body).await?;
+    verb::call(host, verb, &caller, &body, None).await
+}
+
+fn authenticate(host: &Host, headers: &HeaderMap) -> Result<Caller, Error> {
+    let token = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|h| h.to_str().ok())
+        .and_then(|h| h.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim());
+    let refuse =
+        |message| Error::new(Code::Unauthorized, message, "send `Authorization: Bearer <token>` with your own token");
+    let token = token.ok_or_else(|| refuse("there is no bearer token"))?;
+    host.people().authenticate(token).ok_or_else(|| refuse("nobody has this token"))
+}
+
+async fn read(body: Body) -> Result<Vec<u8>, Error> {
+    match Limited::new(body, MAX_BODY).collect().await {
+        Ok(body) => Ok(body.to_bytes().to_vec()),
+        Err(e) if e.is::<LengthLimitError>() => {
+            let message = format!("the body is larger than {MAX_BODY} bytes");
+            Err(Error::new(Code::TooLarge, message, "send a smaller request"))
+        }
+        Err(_) => Err(Error::bad_request("the body ended before it was complete")),
+    }
+}
+
+/// What serves and what does not. The status says whether requests are taken; one bad engine does not change that, since
+/// the others serve, but it is listed with its reason.
+async fn readyz(State(host): State<Arc<Host>>) -> Response {
+    let state = match host.health().state() {
+        health::State::Starting => "starting".to_owned(),
+        health::State::Up => "up".to_owned(),
+        health::State::Away(why) => format!("the container runtime is not reachable: {why}"),
+        health::State::Draining => "shutting down".to_owned(),
+    };
+    let catalog = host.catalog().current();
+    let mut engines = serde_json::Map::new();
+    for service in catalog.services.values() {
+        engines.insert(service.name.to_string(), json!({ "state": "serving", "sha256": service.engine.hash() }));
+    }
+    for broken in &catalog.broken {
+        let state = if broken.pending { "pending" } else { "failed" };
+        engines.insert(broken.name.clone(), json!({ "state": state, "why": broken.why }));
+    }
+    let ready = state == "up";
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, axum::Json(json!({ "ready": ready, "state": state, "engines": engines }))).into_response()
+}

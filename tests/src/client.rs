@@ -1,0 +1,114 @@
+//! A caller of the verb endpoint.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Longer than any call may take.
+const TIMEOUT: Duration = Duration::from_secs(480);
+
+/// A caller with a token, or without one.
+#[derive(Clone)]
+pub struct Client {
+    base: String,
+    token: Option<String>,
+    agent: ureq::Agent,
+}
+
+/// What the endpoint answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The `Retry-After` header.
+    pub retry_after: Option<u32>,
+    /// The envelope.
+    pub body: Value,
+}
+
+impl Answer {
+    /// The evidence of a good answer.
+    ///
+    /// # Panics
+    /// When the answer is an error, with the whole envelope.
+    pub fn evidence(&self) -> &Value {
+        assert!(self.status == 200 && self.body["ok"] == true, "{}: {:#}", self.status, self.body);
+        &self.body["evidence"]
+    }
+
+    /// The code of an error.
+    ///
+    /// # Panics
+    /// When the answer is good.
+    pub fn code(&self) -> &str {
+        assert_eq!(self.body["ok"], false, "{:#}", self.body);
+        self.body["error"]["code"].as_str().unwrap_or("none")
+    }
+
+    /// One text of an error, such as `message` or `remediate`.
+    pub fn error(&self, key: &str) -> &str {
+        self.body["error"][key].as_str().unwrap_or("")
+    }
+}
+
+impl Client {
+    /// A caller of the host at `base`.
+    pub fn new(base: impl Into<String>, token: Option<&str>) -> Self {
+        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT));
+        Self { base: base.into(), token: token.map(str::to_owned), agent: config.build().into() }
+    }
+
+    /// The same host, with another token.
+    pub fn with_token(&self, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..self.clone() }
+    }
+
+    /// Its token.
+    pub fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
+    /// Calls a verb with a JSON body.
+    ///
+    /// # Panics
+    /// When nobody answers.
+    pub fn call(&self, verb: &str, body: &Value) -> Answer {
+        self.send(verb, &body.to_string())
+    }
+
+    /// Calls a verb with any text as its body.
+    ///
+    /// # Panics
+    /// When nobody answers.
+    pub fn send(&self, verb: &str, body: &str) -> Answer {
+        self.try_send(verb, body).unwrap_or_else(|e| panic!("{verb}: {e}"))
+    }
+
+    /// Calls a verb; nobody may be there.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub fn try_send(&self, verb: &str, body: &str) -> anyhow::Result<Answer> {
+        let mut request = self.agent.post(format!("{}/v1/do/{verb}", self.base)).content_type("application/json");
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        read(request.send(body)?)
+    }
+
+    /// Reads a page.
+    ///
+    /// # Panics
+    /// When nobody answers.
+    pub fn get(&self, path: &str) -> Answer {
+        let response = self.agent.get(format!("{}{path}", self.base)).call();
+        response.map_err(anyhow::Error::from).and_then(read).unwrap_or_else(|e| panic!("{path}: {e}"))
+    }
+}
+
+fn read(mut response: ureq::http::Response<ureq::Body>) -> anyhow::Result<Answer> {
+    let header = response.headers().get("retry-after").and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
+    let text = response.body_mut().read_to_string()?;
+    let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    Ok(Answer { status: response.status().as_u16(), retry_after: header, body })
+}

@@ -1,0 +1,455 @@
+//! A host of its own: a temporary directory, a namespace and installation that nobody else has, the real binary on a
+//! free port. Dropping it ends it and fails the test if anything is left in Docker.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::docker::{docker, with_label};
+
+/// How long the host may take to start or to end, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The operator's token of every test host.
+pub const OPERATOR: &str = "operator-token-of-a-test";
+/// The token of the orchestrator `main`, which may act for every project named `shop…`.
+pub const ORCHESTRATOR: &str = "orchestrator-token-of-a-test";
+
+/// How a test host differs from the ordinary one.
+#[derive(Clone)]
+pub struct Options {
+    /// Text added to the end of the configuration.
+    pub more: String,
+    /// Services of the project `shop`.
+    pub services: Vec<&'static str>,
+    /// Whether the master switch is on.
+    pub enabled: bool,
+    /// `none` or `loopback`.
+    pub publish: &'static str,
+    /// More lines of the table `[host]`.
+    pub host: String,
+    /// More lines of the table `[docker]`.
+    pub docker: String,
+    /// Which components are there: `engines` or `test-engines`.
+    pub engines: PathBuf,
+    /// Variables of the host's environment.
+    pub env: Vec<(String, String)>,
+    /// What the host does with its sandboxes when it ends.
+    pub keep_on_shutdown: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            more: String::new(),
+            services: vec!["postgres", "redis"],
+            enabled: true,
+            publish: "none",
+            host: String::new(),
+            docker: String::new(),
+            engines: folder("SANDBAR_ENGINES", "engines"),
+            env: Vec::new(),
+            keep_on_shutdown: false,
+        }
+    }
+}
+
+/// The engine whose every answer is set by the test, with these settings, as the service `fixture` of the project `shop`.
+pub fn fixture(settings: &str) -> Options {
+    Options {
+        services: vec!["fixture"],
+        engines: folder("SANDBAR_TEST_ENGINES", "test-engines"),
+        more: format!("[engines.fixture]\nsettings = {{ {settings} }}\n"),
+        ..Options::default()
+    }
+}
+
+/// The build directory: that of this program.
+fn target() -> PathBuf {
+    let exe = std::env::current_exe().expect("a program knows where it is");
+    let built = exe.ancestors().find(|p| p.file_name().is_some_and(|n| n == "debug" || n == "release"));
+    built.expect("it was built by cargo").to_owned()
+}
+
+fn folder(variable: &str, default: &str) -> PathBuf {
+    std::env::var_os(variable).map_or_else(|| target().with_file_name(default), PathBuf::from)
+}
+
+/// The binary under test.
+pub fn sandbar() -> PathBuf {
+    target().join("sandbar")
+}
+
+/// The `[images]` table for this machine: which images are stand-ins.
+///
+/// # Errors
+/// When it was not written by `make setup`.
+pub fn images() -> Result<String> {
+    let path = folder("SANDBAR_IMAGES_TOML", "images.toml");
+    fs::read_to_string(&path).with_context(|| format!("{} is missing: run `make setup`", path.display()))
+}
+
+/// What is run for an upstream image on this machine.
+///
+/// # Errors
+/// When the table cannot be read.
+pub fn image(upstream: &str) -> Result<String> {
+    let images = images()?;
+    let line = images.lines().find_map(|l| l.strip_prefix(&format!("\"{upstream}\" = \"")));
+    Ok(line.map_or(upstream, |l| l.trim_end_matches('"')).to_owned())
+}
+
+struct Running {
+    child: Child,
+    log: Arc<(Mutex<Vec<Value>>, Condvar)>,
+}
+
+/// A host, running or not.
+pub struct TestHost {
+    /// Its directory, with `sandbar.toml` and `state`.
+    pub dir: tempfile::TempDir,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its installation.
+    pub installation: String,
+    options: Options,
+    running: Option<Running>,
+    base: String,
+    log: Vec<Value>,
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl TestHost {
+    /// Starts the ordinary one.
+    ///
+    /// # Panics
+    /// When it does not start, with its log.
+    pub fn start() -> Self {
+        Self::start_with(Options::default())
+    }
+
+    /// Starts one with options.
+    ///
+    /// # Panics
+    /// When it does not start, with its log.
+    pub fn start_with(options: Options) -> Self {
+        let mut host = Self::prepare(options);
+        host.up().expect("the host starts");
+        host
+    }
+
+    /// Writes the configuration and starts nothing.
+    ///
+    /// # Panics
+    /// When the directory cannot be written.
+    pub fn prepare(options: Options) -> Self {
+        let dir = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
+        let id = format!("{:x}x{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let host = Self {
+            dir,
+            // At most 12 characters.
+            namespace: format!("t{}", &id[..id.len().min(11)]),
+            installation: format!("test-{id}"),
+            options,
+            running: None,
+            base: String::new(),
+            log: Vec::new(),
+        };
+        fs::write(host.config(), host.toml()).expect("the configuration is written");
+        host
+    }
+
+    fn toml(&self) -> String {
+        let Options { more, services, enabled, publish, host, docker, engines, keep_on_shutdown, .. } = &self.options;
+        format!(
+            "[host]\nlisten = [\"127.0.0.1:0\"]\nnamespace = {:?}\ninstallation = {:?}\nkeep_on_shutdown = {keep_on_shutdown}\n\
+             operator_token = {{ env = \"TEST_OPERATOR\" }}\n{host}\n\
+             [docker]\npublish = {publish:?}\n{docker}\n\
+             [sandbox]\nenabled = {enabled}\n\
+             [plugins]\ndir = {:?}\n\
+             [orchestrators.main]\ntoken = {{ env = \"TEST_ORCHESTRATOR\" }}\nprojects = [\"shop\", \"shop-two\", \"shop-none\"]\n\
+             [orchestrators.other]\ntoken = {{ env = \"TEST_OTHER\" }}\nprojects = [\"elsewhere\"]\n\
+             [projects.shop]\nservices = {services:?}\ngate_env = {{ DATABASE_URL = \"postgresql://gate\" }}\n\
+             [projects.shop-two]\nservices = {services:?}\n\
+             [projects.shop-none]\ngate_env = {{ DATABASE_URL = \"postgresql://gate\", SECRET = {{ env = \"TEST_GATE\" }} }}\n\
+             [projects.elsewhere]\nservices = {services:?}\n\
+             {more}\n{}",
+            self.namespace,
+            self.installation,
+            engines.display().to_string(),
+            images().expect("images were set up"),
+        )
+    }
+
+    /// Sets a variable of its environment, from the next start on.
+    pub fn set_env(&mut self, name: &str, value: &str) {
+        self.options.env.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Its configuration file.
+    pub fn config(&self) -> PathBuf {
+        self.dir.path().join("sandbar.toml")
+    }
+
+    /// A command that runs `sandbar serve` on its configuration.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(sandbar());
+        command.arg("serve").arg("--config").arg(self.config());
+        command.env("TEST_OPERATOR", OPERATOR).env("TEST_ORCHESTRATOR", ORCHESTRATOR);
+        command.env("TEST_OTHER", "other-orchestrator-of-a-test").env("TEST_GATE", "gate-secret");
+        command.envs(self.options.env.iter().cloned());
+        command
+    }
+
+    /// Starts it and waits until it listens.
+    ///
+    /// # Errors
+    /// When it ends instead, with its log.
+    pub fn up(&mut self) -> Result<()> {
+        let mut child = self.command().stderr(Stdio::piped()).stdin(Stdio::null()).spawn()?;
+        let stderr = child.stderr.take().context("its standard error is piped")?;
+        let log = Arc::<(Mutex<Vec<Value>>, Condvar)>::default();
+        let writer = log.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let entry = serde_json::from_str(&line).unwrap_or(json!({ "text": line }));
+                writer.0.lock().expect("no reader panics while it holds this").push(entry);
+                writer.1.notify_all();
+            }
+        });
+        self.running = Some(Running { child, log });
+        let address = self.wait_for_log("listening")?;
+        self.base = format!("http://{}", address["fields"]["address"].as_str().context("it says where")?);
+        // With a Docker that is not there it listens, and never gets further.
+        if self.options.docker.contains("host") { Ok(()) } else { self.wait_for_log("serving").map(drop) }
+    }
+
+    /// Waits for a line of the log with this message.
+    ///
+    /// # Errors
+    /// When the host ends, or it takes too long.
+    pub fn wait_for_log(&mut self, message: &str) -> Result<Value> {
+        self.wait_for(message, PATIENCE)
+    }
+
+    fn wait_for(&mut self, message: &str, patience: Duration) -> Result<Value> {
+        let running = self.running.as_mut().context("it runs")?;
+        let (log, changed) = &*running.log;
+        let until = Instant::now() + patience;
+        let mut lines = log.lock().expect("no writer panics while it holds this");
+        loop {
+            if let Some(line) = lines.iter().find(|l| l["fields"]["message"] == message) {
+                return Ok(line.clone());
+            }
+            if let Some(status) = running.child.try_wait()? {
+                bail!("the host ended with {status}:\n{}", tail(&lines));
+            }
+            if Instant::now() >= until {
+                bail!("the host did not say `{message}`:\n{}", tail(&lines));
+            }
+            lines = changed.wait_timeout(lines, Duration::from_millis(200)).expect("no writer panics").0;
+        }
+    }
+
+    /// Everything it has logged so far, in this run and earlier ones.
+    ///
+    /// # Panics
+    /// Never, but for a panic of another thread.
+    pub fn log(&self) -> Vec<Value> {
+        let mut all = self.log.clone();
+        if let Some(running) = &self.running {
+            all.extend(running.log.0.lock().expect("no writer panics").iter().cloned());
+        }
+        all
+    }
+
+    /// Its process id.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn pid(&self) -> u32 {
+        self.running.as_ref().expect("it runs").child.id()
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.pid().to_string();
+        let _ = Command::new("kill").args([signal, &pid]).status();
+    }
+
+    /// Ends it as an operator would, and waits.
+    ///
+    /// # Errors
+    /// When it does not end, or not well.
+    pub fn down(&mut self) -> Result<()> {
+        self.signal("-TERM");
+        self.wait()
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        self.signal("-KILL");
+        let _ = self.wait();
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        self.log = self.log();
+        let Some(mut running) = self.running.take() else { return Ok(()) };
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(status) = running.child.try_wait()? {
+                if status.success() {
+                    return Ok(());
+                }
+                bail!("the host ended with {status}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        running.child.kill()?;
+        running.child.wait()?;
+        bail!("the host did not end within {PATIENCE:?}")
+    }
+
+    /// The address that it serves on.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Nobody: a caller without a token.
+    pub fn nobody(&self) -> Client {
+        Client::new(&self.base, None)
+    }
+
+    /// The operator.
+    pub fn operator(&self) -> Client {
+        self.nobody().with_token(OPERATOR)
+    }
+
+    /// The orchestrator `main`.
+    pub fn orchestrator(&self) -> Client {
+        self.nobody().with_token(ORCHESTRATOR)
+    }
+
+    /// A freshly registered developer without work.
+    ///
+    /// # Panics
+    /// When it cannot be registered.
+    pub fn register(&self, name: &str) -> Client {
+        let answer = self.orchestrator().call("register_agent", &json!({ "agent": name, "role": "developer" }));
+        self.nobody().with_token(answer.evidence()["token"].as_str().expect("a token"))
+    }
+
+    /// A freshly registered developer that works on `shop`.
+    ///
+    /// # Panics
+    /// When it cannot be registered.
+    pub fn developer(&self, name: &str) -> Client {
+        let client = self.register(name);
+        self.orchestrator().call("begin_work", &json!({ "agent": name, "project": "shop" })).evidence();
+        client
+    }
+
+    /// The network of its sandboxes.
+    pub fn network(&self) -> String {
+        format!("{}_default", self.namespace)
+    }
+
+    /// The name of a container that serves an agent.
+    pub fn container(&self, slug: &str, agent: &str) -> String {
+        format!("{}-sandbox-{slug}-{agent}", self.namespace)
+    }
+
+    /// Everything that it has in Docker.
+    ///
+    /// # Errors
+    /// When Docker cannot be asked.
+    pub fn left(&self) -> Result<Vec<String>> {
+        with_label(&format!("{}.installation={}", self.namespace, self.installation))
+    }
+
+    /// The containers it has, by name.
+    ///
+    /// # Panics
+    /// When Docker cannot be asked.
+    pub fn containers(&self) -> Vec<String> {
+        let left = self.left().expect("Docker answers");
+        let names = left.iter().filter_map(|l| l.strip_prefix("container ")).filter_map(|l| l.split(' ').next());
+        let mut names: Vec<_> = names.map(str::to_owned).collect();
+        names.sort();
+        names
+    }
+
+    /// Waits until it has no containers.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    pub fn wait_until_empty(&self) {
+        wait("no container", || self.containers().is_empty());
+    }
+
+    /// Ends the host if it runs, and answers what it left in Docker. What is left is removed then.
+    ///
+    /// # Errors
+    /// When it does not end well, or Docker cannot be asked.
+    pub fn finish(&mut self) -> Result<Vec<String>> {
+        let ended = if self.running.is_some() { self.down() } else { Ok(()) };
+        let left = self.left()?;
+        for line in &left {
+            let (kind, name) = line.split_once(' ').unwrap_or((line, ""));
+            let name = name.split(' ').next().unwrap_or(name);
+            let removed = match kind {
+                "container" => docker(["rm", "--force", "--volumes", name]),
+                kind => docker([kind, "rm", name]),
+            };
+            if let Err(e) = removed {
+                eprintln!("{line} could not be removed: {e:#}");
+            }
+        }
+        ended?;
+        Ok(left)
+    }
+}
+
+impl Drop for TestHost {
+    fn drop(&mut self) {
+        let left = self.finish();
+        if std::thread::panicking() {
+            eprintln!("log of the host:\n{}", tail(&self.log));
+            return;
+        }
+        match left {
+            Ok(left) => assert!(left.is_empty(), "the host left behind: {left:#?}"),
+            Err(e) => panic!("{e:#}\n{}", tail(&self.log)),
+        }
+    }
+}
+
+fn tail(log: &[Value]) -> String {
+    let from = log.len().saturating_sub(40);
+    log[from..].iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Waits until something is true.
+///
+/// # Panics
+/// When it does not become true.
+pub fn wait(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < until, "waited in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Where the sources of the tests are.
+pub fn sources() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}

@@ -1,0 +1,10 @@
+//! Every end-to-end test, in one binary: the real host, its real HTTP interface, real engines and real containers.
+
+mod account;
+mod ensure;
+mod guards;
+mod harness;
+mod interface;
+mod recipes;
+mod restart;
+mod trouble;
