@@ -26,6 +26,8 @@ pub const ORCHESTRATOR: &str = "orchestrator-token-of-a-test";
 /// How a test host differs from the ordinary one.
 #[derive(Clone)]
 pub struct Options {
+    /// The namespace; with none one that nobody else has.
+    pub namespace: Option<&'static str>,
     /// Text added to the end of the configuration.
     pub more: String,
     /// Services of the project `shop`.
@@ -49,6 +51,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            namespace: None,
             more: String::new(),
             services: vec!["postgres", "redis"],
             enabled: true,
@@ -157,7 +160,7 @@ impl TestHost {
         let host = Self {
             dir,
             // At most 12 characters.
-            namespace: format!("t{}", &id[..id.len().min(11)]),
+            namespace: options.namespace.map_or_else(|| format!("t{}", &id[..id.len().min(11)]), str::to_owned),
             installation: format!("test-{id}"),
             options,
             running: None,
