@@ -57,7 +57,9 @@ struct Flight {
     done: watch::Receiver<bool>,
 }
 
+#[derive(Default)]
 enum State {
+    #[default]
     Absent,
     Making(Flight),
     Live(Live),
@@ -71,12 +73,6 @@ pub(crate) struct Entry {
     /// When containers of this agent were remade.
     pub(crate) remakes: Mutex<VecDeque<Instant>>,
     lease_until: Mutex<Option<Instant>>,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self::Absent
-    }
 }
 
 impl Entry {

@@ -1,5 +1,7 @@
 //! Every end-to-end test, in one binary: the real host, its real HTTP interface, real engines and real containers.
 
+#![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
+
 mod account;
 mod ensure;
 mod guards;
