@@ -86,7 +86,10 @@ fn tell(host: &TestHost) -> Result<()> {
     step("It wants more than it may:");
     show("mongo", &agent.call("request_sandbox", &json!({ "services": ["mongo"] })));
     let script = "psql -XqAtc \"copy (select 1) to program 'id'\" 2>&1 || true";
-    note(&format!("psql  ->  {}", run_beside(&host.network(), &pg_image, &pg, &["sh", "-c", script])?.lines().next().unwrap_or("")));
+    note(&format!(
+        "psql  ->  {}",
+        run_beside(&host.network(), &pg_image, &pg, &["sh", "-c", script])?.lines().next().unwrap_or("")
+    ));
 
     step("It gives them back:");
     let released = agent.call("release_sandbox", &json!({}));
