@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use sandbar_core::name::{AgentName, EngineSlug, Installation, Namespace, ProjectName, ServiceName};
-use sandbar_core::project::GateValue;
+use sandbar_core::project::{Declared, GateValue};
 use sandbar_core::secret::SecretSource;
 use serde::{Deserialize, Deserializer, de};
 
@@ -21,7 +21,7 @@ pub(crate) struct Config {
     pub(crate) plugins: Plugins,
     pub(crate) engines: BTreeMap<ServiceName, Engine>,
     pub(crate) images: BTreeMap<String, String>,
-    pub(crate) projects: BTreeMap<ProjectName, Project>,
+    pub(crate) projects: BTreeMap<ProjectName, Declared>,
     pub(crate) agents: BTreeMap<AgentName, Agent>,
     pub(crate) janitor: Janitor,
 }
@@ -140,19 +140,6 @@ pub(crate) struct Grant {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Project {
-    #[serde(default)]
-    pub(crate) services: Vec<ServiceName>,
-    #[serde(default)]
-    pub(crate) extensions: BTreeMap<ServiceName, Vec<String>>,
-    #[serde(default)]
-    pub(crate) superuser: bool,
-    #[serde(default)]
-    pub(crate) gate_env: BTreeMap<String, Gate>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Agent {
     pub(crate) role: String,
     pub(crate) token: Token,
@@ -200,30 +187,6 @@ impl<'de> Deserialize<'de> for Token {
             }
             _ => Err(de::Error::custom("a token is exactly one of { file = … }, { env = … } and { sha256 = … }")),
         }
-    }
-}
-
-/// A value of `gate_env`.
-#[derive(Debug)]
-pub(crate) struct Gate(pub(crate) GateValue);
-
-impl<'de> Deserialize<'de> for Gate {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Shape {
-            Text(String),
-            Keys(Keys),
-        }
-        let wrong = || de::Error::custom("a value is a text, { file = … } or { env = … }");
-        Ok(Self(match Shape::deserialize(deserializer).map_err(|_| wrong())? {
-            Shape::Text(text) => GateValue::Plain(text),
-            Shape::Keys(Keys { file: Some(file), env: None, sha256: None }) => {
-                GateValue::Secret(SecretSource::File(file))
-            }
-            Shape::Keys(Keys { file: None, env: Some(env), sha256: None }) => GateValue::Secret(SecretSource::Env(env)),
-            Shape::Keys(_) => return Err(wrong()),
-        }))
     }
 }
 
@@ -312,7 +275,7 @@ impl Config {
             }
         }
         for gate in self.projects.values_mut().flat_map(|p| p.gate_env.values_mut()) {
-            if let GateValue::Secret(s) = &mut gate.0 {
+            if let GateValue::Secret(s) = gate {
                 source(s);
             }
         }

@@ -37,10 +37,11 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     };
     let runtime = Arc::new(DockerRuntime::connect(options)?);
 
-    let people = People::new(state.store()?, settings::people(&config)?)?;
+    let store = state.store()?;
+    let people = People::new(store.clone(), settings::people(&config)?)?;
     let catalog = engines::load(&config, &names, &plugins).await;
     let settings = settings::settings(&config, names, &catalog)?;
-    let host = Host::new(settings, runtime, CatalogHandle::new(catalog), people);
+    let host = Host::new(settings, runtime, CatalogHandle::new(catalog), store, people)?;
 
     let mut listeners = Vec::new();
     for address in &config.host.listen {

@@ -8,15 +8,14 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use sandbar_core::catalog::Catalog;
 use sandbar_core::ensure::Limits;
-use sandbar_core::error::listed;
 use sandbar_core::host::Settings;
 use sandbar_core::image::Image;
-use sandbar_core::name::{Names, ProjectName};
+use sandbar_core::name::Names;
 use sandbar_core::people::{Caller, Configured};
 use sandbar_core::project::Project;
 use sandbar_core::secret::sha256_hex;
 
-use crate::config::{self, Config, Publish, Token};
+use crate::config::{Config, Publish, Token};
 
 /// What could not be accepted, line by line.
 #[derive(Default)]
@@ -82,8 +81,13 @@ fn hash(token: &Token) -> Result<String, String> {
 /// Every problem, a line each.
 pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) -> Result<Settings> {
     let mut problems = Problems::default();
-    let projects: BTreeMap<ProjectName, Project> =
-        config.projects.iter().map(|(name, p)| (name.clone(), project(name, p, catalog, &mut problems))).collect();
+    let mut projects = Vec::new();
+    for (name, declared) in &config.projects {
+        match Project::declare(name.clone(), declared.clone(), catalog) {
+            Ok(project) => projects.push(project),
+            Err(found) => problems.0.extend(found.iter().map(|(key, why)| format!("[projects.{name}] {key}: {why}"))),
+        }
+    }
     let mut images = BTreeMap::new();
     for (from, to) in &config.images {
         let at = format!("[images] {from:?}");
@@ -91,21 +95,16 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             images.insert(from, to.clone());
         }
     }
-    for (name, orchestrator) in &config.orchestrators {
-        for project in orchestrator.projects.iter().filter(|p| !config.projects.contains_key(*p)) {
-            problems.0.push(format!("[orchestrators.{name}] projects: there is no table [projects.{project}]"));
-        }
-    }
     if config.sandbox.memory.0 < 64 << 20 {
         problems.0.push("[sandbox] memory: a sandbox needs at least 64m".to_owned());
     }
-    let enabled = match std::env::var(names.switch_variable()).ok() {
-        None => config.sandbox.enabled,
-        Some(text) => problems.note(&names.switch_variable(), switch(&text)).unwrap_or(false),
-    };
+    let enabled_by_environment = std::env::var(names.switch_variable())
+        .ok()
+        .and_then(|text| problems.note(&names.switch_variable(), switch(&text)));
     problems.end()?;
     Ok(Settings {
-        enabled,
+        enabled: config.sandbox.enabled,
+        enabled_by_environment,
         roles: config.sandbox.roles.iter().cloned().collect(),
         projects,
         limits: Limits {
@@ -125,47 +124,5 @@ fn switch(text: &str) -> Result<bool, String> {
         "1" | "true" | "on" | "yes" => Ok(true),
         "0" | "false" | "off" | "no" | "" => Ok(false),
         other => Err(format!("`{}` is neither 1 nor 0", other.escape_debug())),
-    }
-}
-
-fn project(name: &ProjectName, p: &config::Project, catalog: &Catalog, problems: &mut Problems) -> Project {
-    let known = |service: &str| {
-        catalog.services.keys().any(|s| s.as_str() == service) || catalog.broken.iter().any(|b| b.name == service)
-    };
-    let mut services = Vec::new();
-    for service in &p.services {
-        if !known(service.as_str()) {
-            let all: Vec<_> = catalog.services.keys().map(|s| s.as_str()).collect();
-            problems.0.push(format!("[projects.{name}] services: there is no `{service}`; there is {}", listed(&all)));
-        }
-        if !services.contains(service) {
-            services.push(service.clone());
-        }
-    }
-    let mut extensions = BTreeMap::new();
-    for (service, features) in &p.extensions {
-        let at = format!("[projects.{name}] extensions.{service}");
-        let mut features = features.clone();
-        features.sort();
-        features.dedup();
-        if !known(service.as_str()) {
-            problems.0.push(format!("{at}: there is no such service"));
-        }
-        if let Some(engine) = catalog.services.get(service) {
-            let allowed = engine.features();
-            for other in features.iter().filter(|f| !allowed.contains(f)) {
-                problems.0.push(format!("{at}: there is no `{other}`; the allowed ones are {}", listed(&allowed)));
-            }
-        }
-        if !features.is_empty() {
-            extensions.insert(service.clone(), features);
-        }
-    }
-    Project {
-        name: name.clone(),
-        services,
-        extensions,
-        superuser: p.superuser,
-        gate_env: p.gate_env.iter().map(|(name, gate)| (name.clone(), gate.0.clone())).collect(),
     }
 }

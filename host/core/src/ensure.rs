@@ -319,7 +319,8 @@ impl Ensure {
         held: &mut Option<Live>,
     ) -> Result<(), Error> {
         let Made { id, serving } = made;
-        if let Some(old) = held.as_mut().and_then(|live| live.services.remove(service)) {
+        let old = held.as_mut().and_then(|live| live.services.remove(service));
+        if let Some(old) = &old {
             self.leaving.let_go(&old.id).await;
         }
         let mut result = self.runtime.rename(&id, &serving.name).await;
@@ -339,7 +340,11 @@ impl Ensure {
                 e => failure::Failure::new(service, "commit", e.to_string()).into_error(),
             });
         }
-        tracing::info!(%agent, %service, container = serving.name, features = ?serving.features, "made");
+        let (container, features) = (&serving.name, &serving.features);
+        match old {
+            None => tracing::info!(target: "audit", %agent, %service, container, ?features, "made"),
+            Some(_) => tracing::info!(target: "audit", %agent, %service, container, ?features, "remade"),
+        }
         let live = held.get_or_insert_with(|| Live::new(want.project.clone()));
         live.services.insert(service.clone(), Arc::new(serving));
         Ok(())

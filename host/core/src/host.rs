@@ -14,11 +14,12 @@ use crate::guard::{self, Admitted, Ask};
 use crate::health::Health;
 use crate::name::{AgentName, Names, ProjectName, ServiceName};
 use crate::people::{People, Work, may_name};
-use crate::project::{GateValue, Project};
+use crate::project::{Declared, GateValue, Project};
 use crate::recover::recover;
 use crate::registry::{Listener, Registry};
 use crate::runtime::Runtime;
 use crate::sandbox::{Live, evidence};
+use crate::store::{Store, StoreError};
 
 /// A call may take the pull's deadline, the slowest readiness deadline of its services, and this much more.
 const CALL_EXTRA: Duration = Duration::from_secs(60);
@@ -33,12 +34,14 @@ const DRAIN_WAIT: Duration = Duration::from_secs(20);
 pub struct Settings {
     /// Names.
     pub names: Arc<Names>,
-    /// Whether the master switch is on at start.
+    /// How the master switch is in the configuration. What was set while a host ran counts more.
     pub enabled: bool,
+    /// How the environment sets it at start, which counts most.
+    pub enabled_by_environment: Option<bool>,
     /// The roles that may ask for sandboxes.
     pub roles: BTreeSet<String>,
-    /// Every project.
-    pub projects: BTreeMap<ProjectName, Project>,
+    /// Every project of the configuration.
+    pub projects: Vec<Project>,
     /// Bounds.
     pub limits: Limits,
     /// Whether sandboxes outlive the host, for the next one to adopt.
@@ -49,12 +52,14 @@ pub struct Settings {
 pub struct Host {
     runtime: Arc<dyn Runtime>,
     catalog: CatalogHandle,
+    store: Arc<Store>,
     people: People,
     registry: Arc<Registry>,
     health: Health,
     names: Arc<Names>,
     enabled: AtomicBool,
     roles: BTreeSet<String>,
+    configured: BTreeSet<ProjectName>,
     projects: RwLock<BTreeMap<ProjectName, Arc<Project>>>,
     keep_on_shutdown: bool,
 }
@@ -102,23 +107,48 @@ pub struct Spawn {
 }
 
 impl Host {
-    /// Joins the parts. Nothing is looked at or changed yet.
-    pub fn new(settings: Settings, runtime: Arc<dyn Runtime>, catalog: CatalogHandle, people: People) -> Arc<Self> {
-        let Settings { names, enabled, roles, projects, limits, keep_on_shutdown } = settings;
+    /// Joins the parts. Nothing in the runtime is looked at or changed yet.
+    ///
+    /// # Errors
+    /// When the state file cannot be read.
+    pub fn new(
+        settings: Settings,
+        runtime: Arc<dyn Runtime>,
+        catalog: CatalogHandle,
+        store: Arc<Store>,
+        people: People,
+    ) -> Result<Arc<Self>, StoreError> {
+        let Settings { names, enabled, enabled_by_environment, roles, projects, limits, keep_on_shutdown } = settings;
         let health = Health::new(runtime.clone());
         let ensure = Ensure::new(runtime.clone(), catalog.clone(), names.clone(), limits, health.clone());
-        Arc::new(Self {
+        let configured: BTreeSet<_> = projects.iter().map(|p| p.name.clone()).collect();
+        let mut projects: BTreeMap<_, _> = projects.into_iter().map(|p| (p.name.clone(), Arc::new(p))).collect();
+        for (name, declared) in store.projects()? {
+            if configured.contains(&name) {
+                tracing::warn!(project = %name, "declared while running, and configured: the configuration counts");
+                continue;
+            }
+            match Project::declare(name.clone(), declared, &catalog.current()) {
+                Ok(project) => drop(projects.insert(name, Arc::new(project))),
+                Err(problems) => tracing::warn!(project = %name, ?problems, "the declared project cannot be used"),
+            }
+        }
+        let enabled = enabled_by_environment.or(store.switch()?).unwrap_or(enabled);
+        tracing::info!(enabled, "the master switch");
+        Ok(Arc::new(Self {
             registry: Arc::new(Registry::new(ensure)),
             runtime,
             catalog,
+            store,
             people,
             health,
             names,
             enabled: AtomicBool::new(enabled),
             roles,
-            projects: RwLock::new(projects.into_iter().map(|(n, p)| (n, Arc::new(p))).collect()),
+            configured,
+            projects: RwLock::new(projects),
             keep_on_shutdown,
-        })
+        }))
     }
 
     /// Looks at what exists, again until the runtime says so, and opens the doors; then watches the runtime. Ends when
@@ -197,6 +227,49 @@ impl Host {
         let roles: Vec<_> = self.roles.iter().collect();
         let message = format!("an agent with the role `{}` may not ask for sandboxes", role.escape_debug());
         Err(Error::new(Code::Forbidden, message, format!("the roles that may are {}", listed(&roles))).allowing(roles))
+    }
+
+    /// Sets the master switch, from now on and over restarts. Off refuses new requests only.
+    ///
+    /// # Errors
+    /// `internal` when the state file cannot be written.
+    pub fn set_switch(&self, enabled: bool) -> Result<(), Error> {
+        self.store.set_switch(enabled).map_err(internal)?;
+        self.enabled.store(enabled, Ordering::Relaxed);
+        tracing::info!(target: "audit", enabled, "set_switch");
+        Ok(())
+    }
+
+    /// Declares a project, in place of what was declared of it before. What exists is changed by its agents' next calls.
+    ///
+    /// # Errors
+    /// `invalid_state` for a project of the configuration, `bad_request` for what names something there is not.
+    pub fn set_project(&self, name: ProjectName, declared: Declared) -> Result<Arc<Project>, Error> {
+        if self.configured.contains(&name) {
+            let message = format!("the project `{name}` is written in the configuration");
+            return Err(Error::new(Code::InvalidState, message, format!("change the table [projects.{name}] there")));
+        }
+        let project =
+            Project::declare(name.clone(), declared.clone(), &self.catalog.current()).map_err(|problems| {
+                let lines: Vec<_> = problems.iter().map(|(key, why)| format!("`{key}`: {why}")).collect();
+                Error::bad_request(lines.join("; "))
+            })?;
+        self.store.set_project(&name, &declared).map_err(internal)?;
+        let project = Arc::new(project);
+        self.projects.write().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), project.clone());
+        tracing::info!(target: "audit", project = %name, services = ?project.services, superuser = project.superuser, "set_project");
+        Ok(project)
+    }
+
+    /// Removes a registered agent: its token, its work and its sandbox.
+    ///
+    /// # Errors
+    /// `not_found`, or `invalid_state` for an agent of the configuration.
+    pub async fn remove_agent(&self, agent: &AgentName) -> Result<(), Error> {
+        self.people.remove(agent)?;
+        tracing::info!(target: "audit", %agent, "remove_agent");
+        self.release(agent, "the agent was removed").await;
+        Ok(())
     }
 
     fn project(&self, name: &ProjectName) -> Option<Arc<Project>> {

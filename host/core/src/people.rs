@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use serde::Serialize;
+
 use crate::error::{Code, Error, listed};
 use crate::name::{AgentName, ProjectName};
 use crate::secret::{Secret, sha256_hex};
@@ -30,13 +32,35 @@ pub enum Caller {
     Operator,
 }
 
-impl Caller {
-    /// What kind of caller it is, for messages.
-    pub fn kind(&self) -> &'static str {
+/// The kinds of callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallerKind {
+    /// Agents.
+    Agent,
+    /// Orchestrators.
+    Orchestrator,
+    /// The operator.
+    Operator,
+}
+
+impl CallerKind {
+    /// In words, as in "this is for …".
+    pub fn plural(self) -> &'static str {
         match self {
-            Self::Agent { .. } => "an agent",
-            Self::Orchestrator { .. } => "an orchestrator",
+            Self::Agent => "agents",
+            Self::Orchestrator => "orchestrators",
             Self::Operator => "the operator",
+        }
+    }
+}
+
+impl Caller {
+    /// What kind of caller it is.
+    pub fn kind(&self) -> CallerKind {
+        match self {
+            Self::Agent { .. } => CallerKind::Agent,
+            Self::Orchestrator { .. } => CallerKind::Orchestrator,
+            Self::Operator => CallerKind::Operator,
         }
     }
 }
@@ -48,6 +72,19 @@ pub struct Work {
     pub project: ProjectName,
     /// Tells this work from earlier ones.
     pub id: u64,
+}
+
+/// An agent as the operator sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Known {
+    /// Its slug.
+    pub agent: AgentName,
+    /// Its job.
+    pub role: String,
+    /// What it works on.
+    pub project: Option<ProjectName>,
+    /// Whether the configuration names it, rather than an orchestrator having registered it.
+    pub configured: bool,
 }
 
 /// A caller that the configuration names, with the hash of its token.
@@ -174,9 +211,16 @@ impl People {
         Ok(())
     }
 
-    /// Every agent with its role.
-    pub fn agents(&self) -> Vec<(AgentName, String)> {
-        self.read().agents.iter().map(|(n, a)| (n.clone(), a.role.clone())).collect()
+    /// Every agent, for the operator.
+    pub fn agents(&self) -> Vec<Known> {
+        let inner = self.read();
+        let known = inner.agents.iter().map(|(name, agent)| Known {
+            agent: name.clone(),
+            role: agent.role.clone(),
+            project: inner.work.get(name).map(|w| w.project.clone()),
+            configured: agent.configured,
+        });
+        known.collect()
     }
 
     /// What an agent works on.

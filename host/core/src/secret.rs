@@ -58,7 +58,8 @@ pub fn sha256_hex(data: impl AsRef<[u8]>) -> String {
 }
 
 /// Where the operator keeps a secret. Read when it is needed, so that a rotated file counts at once.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SecretSource {
     /// The content of a file, without white space at its end.
     File(PathBuf),

@@ -5,9 +5,10 @@
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::name::{AgentName, ProjectName};
+use crate::project::Declared;
 
 /// A failure of the state file. The caller sees an internal error; the log has this.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +33,8 @@ CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 CREATE TABLE work (
     agent TEXT PRIMARY KEY, project TEXT NOT NULL, id INTEGER NOT NULL, begun_unix INTEGER NOT NULL
 ) STRICT;
+CREATE TABLE switches (name TEXT PRIMARY KEY, enabled INTEGER NOT NULL) STRICT;
+CREATE TABLE projects (name TEXT PRIMARY KEY, declared TEXT NOT NULL) STRICT;
 ";
 
 /// An agent that was registered while the host ran.
@@ -211,6 +214,53 @@ impl Store {
     /// When the file cannot be written.
     pub fn end_work(&self, agent: &AgentName) -> Result<(), StoreError> {
         self.db().execute("DELETE FROM work WHERE agent = ?1", [agent.as_str()])?;
+        Ok(())
+    }
+}
+
+/// What the operator toggled while the host ran.
+impl Store {
+    /// How the master switch was set last, if it ever was.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn switch(&self) -> Result<Option<bool>, StoreError> {
+        let sql = "SELECT enabled FROM switches WHERE name = 'sandbox'";
+        Ok(self.db().query_row(sql, [], |r| r.get(0)).optional()?)
+    }
+
+    /// Keeps how the master switch is set.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set_switch(&self, enabled: bool) -> Result<(), StoreError> {
+        self.db().execute("INSERT OR REPLACE INTO switches VALUES ('sandbox', ?1)", [enabled])?;
+        Ok(())
+    }
+
+    /// Every project that was declared while the host ran.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn projects(&self) -> Result<Vec<(ProjectName, Declared)>, StoreError> {
+        let db = self.db();
+        let mut query = db.prepare("SELECT name, declared FROM projects ORDER BY name")?;
+        let rows = query.query_map([], |r| {
+            let (name, declared): (String, String) = (r.get(0)?, r.get(1)?);
+            let name = ProjectName::new(&name).map_err(|e| bad_column(0, e))?;
+            Ok((name, serde_json::from_str(&declared).map_err(|e| bad_column(1, e))?))
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Keeps a project, in place of what was declared of it before.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set_project(&self, name: &ProjectName, declared: &Declared) -> Result<(), StoreError> {
+        let declared =
+            serde_json::to_string(declared).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))?;
+        self.db().execute("INSERT OR REPLACE INTO projects VALUES (?1, ?2)", params![name.as_str(), declared])?;
         Ok(())
     }
 }

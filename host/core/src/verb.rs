@@ -8,21 +8,10 @@ use serde_json::{Value, json};
 
 use crate::error::{Code, Error, listed};
 use crate::host::Host;
-use crate::name::{AgentName, ProjectName};
-use crate::people::Caller;
+use crate::name::{AgentName, ProjectName, ServiceName};
+use crate::people::{Caller, CallerKind};
+use crate::project::{Declared, GateValue};
 use crate::registry::Listener;
-
-/// Who may call a verb.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
-    /// Agents; for some verbs only those with a role that may ask for sandboxes.
-    Agent {
-        /// Whether the role is checked.
-        asks: bool,
-    },
-    /// Orchestrators.
-    Orchestrator,
-}
 
 /// One verb.
 #[derive(Debug, Clone, Copy)]
@@ -30,45 +19,43 @@ pub struct Verb {
     /// Its name.
     pub name: &'static str,
     /// Who may call it.
-    pub who: Who,
+    pub callers: &'static [CallerKind],
+    /// Whether only agents with a role that may ask for sandboxes may call it.
+    pub by_role: bool,
     /// One line for a caller.
     pub summary: &'static str,
 }
 
-const ASKS: Who = Who::Agent { asks: true };
-const ANY_AGENT: Who = Who::Agent { asks: false };
+const fn verb(name: &'static str, callers: &'static [CallerKind], summary: &'static str) -> Verb {
+    Verb { name, callers, by_role: false, summary }
+}
+
+use CallerKind::{Agent, Operator, Orchestrator};
 
 /// Every verb.
 pub const VERBS: &[Verb] = &[
     Verb {
-        name: "request_sandbox",
-        who: ASKS,
-        summary: "Get the throwaway services of the project you work on, with their connection variables. Repeat it freely: what you have is answered again.",
+        by_role: true,
+        ..verb(
+            "request_sandbox",
+            &[Agent],
+            "Get the throwaway services of the project you work on, with their connection variables. Repeat it freely: \
+             what you have is answered again.",
+        )
     },
-    Verb { name: "release_sandbox", who: ANY_AGENT, summary: "Give your sandbox back. Its data is gone then." },
-    Verb { name: "sandbox_status", who: ANY_AGENT, summary: "See what you have: services, extensions, age and lease." },
-    Verb {
-        name: "renew_sandbox",
-        who: ANY_AGENT,
-        summary: "Start the lease of your sandbox anew, as any other call does.",
-    },
-    Verb {
-        name: "register_agent",
-        who: Who::Orchestrator,
-        summary: "Make an agent known. Its token is answered this once.",
-    },
-    Verb { name: "begin_work", who: Who::Orchestrator, summary: "Bind an agent to a project." },
-    Verb {
-        name: "end_work",
-        who: Who::Orchestrator,
-        summary: "End an agent's work, with its outcome. Its sandbox goes.",
-    },
-    Verb {
-        name: "agent_gone",
-        who: Who::Orchestrator,
-        summary: "Tell that an agent is gone. Its work ends and its sandbox goes.",
-    },
-    Verb { name: "spawn_env", who: Who::Orchestrator, summary: "Learn what to start an agent with." },
+    verb("release_sandbox", &[Agent], "Give your sandbox back. Its data is gone then."),
+    verb("sandbox_status", &[Agent], "See what you have: services, extensions, age and lease."),
+    verb("renew_sandbox", &[Agent], "Start the lease of your sandbox anew, as any other call does."),
+    verb("register_agent", &[Orchestrator, Operator], "Make an agent known. Its token is answered this once."),
+    verb("begin_work", &[Orchestrator], "Bind an agent to a project."),
+    verb("end_work", &[Orchestrator], "End an agent's work, with its outcome. Its sandbox goes."),
+    verb("agent_gone", &[Orchestrator], "Tell that an agent is gone. Its work ends and its sandbox goes."),
+    verb("spawn_env", &[Orchestrator], "Learn what to start an agent with."),
+    verb("set_switch", &[Operator], "Turn sandboxes on or off. Off refuses new requests only."),
+    verb("set_project", &[Operator], "Declare a project, in place of what was declared of it before."),
+    verb("list_agents", &[Operator], "See every agent with its role and work."),
+    verb("rotate_token", &[Operator], "Give a registered agent a new token. The old one stops working at once."),
+    verb("remove_agent", &[Operator], "Remove a registered agent: its token, its work and its sandbox."),
 ];
 
 /// What a verb answers.
@@ -90,17 +77,13 @@ pub fn find(host: &Host, name: &str, caller: &Caller) -> Result<&'static Verb, E
         let message = format!("there is no verb `{}`", name.chars().take(64).collect::<String>().escape_debug());
         return Err(Error::new(Code::NotFound, message, format!("the verbs are {}", listed(&names))).allowing(names));
     };
-    match (verb.who, caller) {
-        (Who::Agent { asks: true }, Caller::Agent { role, .. }) => host.role_may_ask(role)?,
-        (Who::Agent { asks: false }, Caller::Agent { .. }) | (Who::Orchestrator, Caller::Orchestrator { .. }) => {}
-        (who, caller) => {
-            let whose = match who {
-                Who::Agent { .. } => "agents",
-                Who::Orchestrator => "orchestrators",
-            };
-            let message = format!("`{name}` is for {whose}, and this token is that of {}", caller.kind());
-            return Err(Error::new(Code::Forbidden, message, format!("use the token of one of the {whose}")));
-        }
+    if !verb.callers.contains(&caller.kind()) {
+        let whose = verb.callers.iter().map(|k| k.plural()).collect::<Vec<_>>().join(" and ");
+        let message = format!("`{name}` is for {whose}");
+        return Err(Error::new(Code::Forbidden, message, "use the token of a caller that it is for"));
+    }
+    if let (true, Caller::Agent { role, .. }) = (verb.by_role, caller) {
+        host.role_may_ask(role)?;
     }
     Ok(verb)
 }
@@ -155,8 +138,29 @@ struct EndWork {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AgentGone {
+struct OneAgent {
     agent: AgentName,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetSwitch {
+    enabled: bool,
+}
+
+/// A project and what is declared of it. (Flattening would let unknown fields through.)
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetProject {
+    project: ProjectName,
+    #[serde(default)]
+    services: Vec<ServiceName>,
+    #[serde(default)]
+    extensions: BTreeMap<ServiceName, Vec<String>>,
+    #[serde(default)]
+    superuser: bool,
+    #[serde(default)]
+    gate_env: BTreeMap<String, GateValue>,
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
@@ -194,7 +198,7 @@ pub async fn call(
             let evidence = orchestrator_verb(host, verb, name, projects, body).await?;
             Ok(Reply { evidence, lease_expires_at: None })
         }
-        Caller::Operator => Err(Error::internal()),
+        Caller::Operator => Ok(Reply { evidence: operator_verb(host, verb, body).await?, lease_expires_at: None }),
     }
 }
 
@@ -240,16 +244,7 @@ async fn orchestrator_verb(
     body: &[u8],
 ) -> Result<Value, Error> {
     match verb.name {
-        "register_agent" => {
-            let RegisterAgent { agent, role } = read(body)?;
-            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
-            if role.is_empty() || role.len() > 32 || !role.chars().all(plain) {
-                return Err(Error::bad_request("`role`: it must match [a-z0-9_-]{1,32}"));
-            }
-            let token = host.people().register(&agent, &role, name)?;
-            tracing::info!(target: "audit", %agent, role, orchestrator = name, "register_agent");
-            Ok(json!({ "agent": agent, "role": role, "token": token.reveal() }))
-        }
+        "register_agent" => register(host, name, body),
         "begin_work" => {
             let AgentAndProject { agent, project } = read(body)?;
             host.begin_work(projects, &agent, &project).await?;
@@ -262,7 +257,7 @@ async fn orchestrator_verb(
             Ok(json!({ "agent": agent, "ended": ended }))
         }
         "agent_gone" => {
-            let AgentGone { agent } = read(body)?;
+            let OneAgent { agent } = read(body)?;
             let ended = host.end_work(projects, &agent, "agent_gone").await?;
             Ok(json!({ "agent": agent, "ended": ended }))
         }
@@ -270,6 +265,55 @@ async fn orchestrator_verb(
             let AgentAndProject { agent, project } = read(body)?;
             let spawn = host.spawn_env(projects, &agent, &project)?;
             serde_json::to_value(spawn).map_err(|_| Error::internal())
+        }
+        _ => Err(Error::internal()),
+    }
+}
+
+fn register(host: &Host, by: &str, body: &[u8]) -> Result<Value, Error> {
+    let RegisterAgent { agent, role } = read(body)?;
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
+    if role.is_empty() || role.len() > 32 || !role.chars().all(plain) {
+        return Err(Error::bad_request("`role`: it must match [a-z0-9_-]{1,32}"));
+    }
+    let token = host.people().register(&agent, &role, by)?;
+    tracing::info!(target: "audit", %agent, role, by, "register_agent");
+    Ok(json!({ "agent": agent, "role": role, "token": token.reveal() }))
+}
+
+async fn operator_verb(host: &Host, verb: &Verb, body: &[u8]) -> Result<Value, Error> {
+    match verb.name {
+        "register_agent" => register(host, "operator", body),
+        "set_switch" => {
+            let SetSwitch { enabled } = read(body)?;
+            host.set_switch(enabled)?;
+            Ok(json!({ "enabled": enabled }))
+        }
+        "set_project" => {
+            let SetProject { project, services, extensions, superuser, gate_env } = read(body)?;
+            let project = host.set_project(project, Declared { services, extensions, superuser, gate_env })?;
+            Ok(json!({
+                "project": project.name,
+                "services": project.services,
+                "extensions": project.extensions,
+                "superuser": project.superuser,
+                "gate_env": project.gate_env.keys().collect::<Vec<_>>(),
+            }))
+        }
+        "list_agents" => {
+            let Nothing {} = read(body)?;
+            Ok(json!({ "agents": host.people().agents() }))
+        }
+        "rotate_token" => {
+            let OneAgent { agent } = read(body)?;
+            let token = host.people().rotate(&agent)?;
+            tracing::info!(target: "audit", %agent, "rotate_token");
+            Ok(json!({ "agent": agent, "token": token.reveal() }))
+        }
+        "remove_agent" => {
+            let OneAgent { agent } = read(body)?;
+            host.remove_agent(&agent).await?;
+            Ok(json!({ "agent": agent }))
         }
         _ => Err(Error::internal()),
     }

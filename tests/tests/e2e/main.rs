@@ -7,6 +7,7 @@ mod ensure;
 mod guards;
 mod harness;
 mod interface;
+mod operator;
 mod recipes;
 mod restart;
 mod trouble;
