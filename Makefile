@@ -8,16 +8,21 @@ SANDBAR_ENGINES := $(CARGO_TARGET_DIR)/engines
 SANDBAR_TEST_ENGINES := $(CARGO_TARGET_DIR)/test-engines
 export CARGO_TARGET_DIR SANDBAR_IMAGES_TOML SANDBAR_ENGINES SANDBAR_TEST_ENGINES
 
-ENGINES := engines/postgres engines/redis
+ENGINES := engines/postgres engines/redis engines/mongo
 TEST_ENGINES := tests/engines/fixture
 ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
 
-.PHONY: demo test setup engines build lint unit e2e
+.PHONY: demo test bench setup engines build lint check
 
+# One selection of packages everywhere: another one has other features, and Cargo would compile wasmtime anew for it.
 demo: setup build
-	@cargo run --quiet --locked --package sandbar-tests --bin demo
+	@$(CARGO_TARGET_DIR)/debug/demo
 
-test: setup build lint unit e2e
+test: setup build lint check
+
+bench: setup engines
+	cargo build --locked --release --workspace
+	@$(CARGO_TARGET_DIR)/release/bench
 
 setup:
 	@tests/setup.sh
@@ -35,9 +40,6 @@ lint:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-targets --manifest-path engines/Cargo.toml -- -D warnings
 
-unit:
-	cargo test --locked --workspace --exclude sandbar-tests
+check:
+	cargo test --locked --workspace
 	cargo test --locked --workspace --manifest-path engines/Cargo.toml
-
-e2e:
-	cargo test --locked --package sandbar-tests

@@ -24,4 +24,5 @@ else
 fi
 
 "$tests/docker/ensure.sh"
+"$tests/registry/ensure.sh"
 "$tests/images/ensure.sh" "$@"

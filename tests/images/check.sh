@@ -41,6 +41,8 @@ expect() {
 
 create() { docker create --label "$mark" "$@"; }
 run() { docker run -d --label "$mark" "$@"; }
+# put FROM TO: newer versions of Docker say something unless told not to, older ones cannot be told.
+put() { docker cp -q "$1" "$2" 2>/dev/null || docker cp "$1" "$2"; }
 once() { docker run --rm --label "$mark" "$@"; }
 address() { docker inspect -f '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$1"; }
 state() { docker inspect -f '{{.State.Status}} {{.State.ExitCode}}' "$1"; }
@@ -65,6 +67,7 @@ stops() { [ "$(milliseconds docker stop -t 9 "$1")" -lt 4000 ] && echo quick; }
 
 postgres=$(image postgres:16-alpine)
 redis=$(image redis:8-alpine)
+mongo=$(image mongo:8)
 
 # Over the network and from another container, as a tenant comes.
 query() { once -e PGPASSWORD="$2" -e PGCONNECT_TIMEOUT=5 --entrypoint psql "$postgres" -h "$1" -U "$3" -d "$4" -Atwc "$5"; }
@@ -85,7 +88,7 @@ echo 'CREATE TABLE zipped ();' | gzip >"$scratch/init/40-zipped.sql.gz"
 chmod 0644 "$scratch"/init/*
 chmod 0755 "$scratch/init/20-executed.sh"
 id=$(create "${locked[@]}" -e POSTGRES_PASSWORD=right -e TENANT_PASSWORD=tenant "$postgres" -c fsync=off)
-docker cp -q "$scratch/init/." "$id:/docker-entrypoint-initdb.d/" 2>/dev/null || docker cp "$scratch/init/." "$id:/docker-entrypoint-initdb.d/"
+put "$scratch/init/." "$id:/docker-entrypoint-initdb.d/"
 docker start "$id" >/dev/null
 until_ok docker exec -e PGPASSWORD=tenant "$id" sh -c 'psql -h "$(hostname -i)" -U sandbox -wc "SELECT 1"'
 ip=$(address "$id")
@@ -105,7 +108,7 @@ echo "postgres as ordinary users run it:"
 printf 'from a file' >"$scratch/password"
 chmod 0644 "$scratch/password"
 id=$(create -e POSTGRES_PASSWORD_FILE=/password -e POSTGRES_USER=app -e POSTGRES_DB=shop "$postgres")
-docker cp -q "$scratch/password" "$id:/password" 2>/dev/null || docker cp "$scratch/password" "$id:/password"
+put "$scratch/password" "$id:/password"
 docker start "$id" >/dev/null
 reachable='PGPASSWORD="from a file" psql -h "$(hostname -i)" -U app -d shop -wc "SELECT 1"'
 until_ok docker exec "$id" sh -c "$reachable"
@@ -159,11 +162,69 @@ until_ok docker exec -e REDISCLI_AUTH=right "$id" redis-cli get x
 expect 'options alone' 'NOAUTH*' command_of "$id" ping
 echo 'requirepass right' >"$scratch/redis.conf"
 id=$(create "$redis" /redis.conf)
-docker cp -q "$scratch/redis.conf" "$id:/redis.conf" 2>/dev/null || docker cp "$scratch/redis.conf" "$id:/redis.conf"
+put "$scratch/redis.conf" "$id:/redis.conf"
 docker start "$id" >/dev/null
 until_ok docker exec -e REDISCLI_AUTH=right "$id" redis-cli get x
 expect 'a configuration file' PONG command_of "$id" --no-auth-warning -a right ping
 expect 'another command' root once "$redis" id -un
+
+# ask HOST LOGIN JAVASCRIPT: over the network and from another container; LOGIN is "user:password@" or nothing.
+ask() { once -e URI="mongodb://$2$1:27017/?authSource=admin" --entrypoint mongosh "$mongo" --quiet --nodb --eval "db = connect(process.env.URI); $3"; }
+answers() { docker exec "$1" mongosh --quiet --host "$(address "$1")" --eval 1; }
+secrets() { { docker top "$1" -eo pid,args && docker logs "$1" 2>&1; } | grep -c "$2" || true; }
+
+echo "mongo without any privilege, data below a tmpfs, its account made by an init script:"
+cat >"$scratch/init/account.js" <<'END'
+db.getSiblingDB('admin').createUser({ user: 'sandbox', pwd: process.env.PASSWORD, roles: ['root'] });
+END
+chmod 0644 "$scratch/init/account.js"
+script='mkdir /data/db/below/data && exec docker-entrypoint.sh "$@"'
+id=$(create --user mongodb --cap-drop ALL --security-opt no-new-privileges --tmpfs /data/db/below:rw,mode=1777,size=192m -e HOME=/tmp \
+  -e PASSWORD=rightone --entrypoint sh "$mongo" -c "$script" sh mongod --auth --dbpath /data/db/below/data --maxConns 150 --syncdelay 5 \
+  --wiredTigerEngineConfigString 'cache_size=96MB,log=(file_max=8MB)' --setParameter diagnosticDataCollectionEnabled=false \
+  --setParameter indexBuildMinAvailableDiskSpaceMB=0)
+put "$scratch/init/account.js" "$id:/docker-entrypoint-initdb.d/"
+docker start "$id" >/dev/null
+until_ok answers "$id"
+ip=$(address "$id")
+expect 'right password' sandbox ask "$ip" sandbox:rightone@ 'print(db.runCommand({ connectionStatus: 1 }).authInfo.authenticatedUsers[0].user)'
+expect 'wrong password' '*Authentication failed*' ask "$ip" sandbox:wrong@ 'print(db.adminCommand({ listDatabases: 1 }).ok)'
+expect 'empty password' '*Authentication failed*' ask "$ip" sandbox:@ 'print(db.adminCommand({ listDatabases: 1 }).ok)'
+expect 'no login' '*requires authentication*' ask "$ip" '' 'print(db.adminCommand({ listDatabases: 1 }).ok)'
+expect 'documents' 2 ask "$ip" sandbox:rightone@ 'db.books.insertMany([{ n: 1 }, { n: 2 }]); print(db.books.find({ n: 2 }).toArray()[0].n)'
+expect 'an index' '*E11000*' ask "$ip" sandbox:rightone@ 'db.books.createIndex({ n: 1 }, { unique: true }); db.books.insertOne({ n: 1 })'
+expect 'an account of the account' app ask "$ip" sandbox:rightone@ \
+  'db.getSiblingDB("admin").createUser({ user: "app", pwd: "app", roles: [{ role: "readWrite", db: "shop" }] }); print("app")'
+expect 'passwords shown' 0 secrets "$id" rightone
+expect 'stop' quick stops "$id"
+expect 'exit code' 'exited 0' state "$id"
+
+echo "mongo as ordinary users run it:"
+echo 'db.scripted.insertOne({})' >"$scratch/init/script.js"
+chmod 0644 "$scratch/init/script.js"
+printf fromfile >"$scratch/password"
+id=$(create -e MONGO_INITDB_ROOT_USERNAME=app -e MONGO_INITDB_ROOT_PASSWORD_FILE=/password -e MONGO_INITDB_DATABASE=shop "$mongo")
+put "$scratch/password" "$id:/password"
+put "$scratch/init/script.js" "$id:/docker-entrypoint-initdb.d/"
+docker start "$id" >/dev/null
+until_ok answers "$id"
+expect 'user, database, password file' 1 ask "$(address "$id")" app:fromfile@ 'print(db.getSiblingDB("shop").scripted.countDocuments())'
+expect 'privileges are dropped' mongodb owner "$id"
+expect 'restart' quick stops "$id"
+docker start "$id" >/dev/null
+until_ok answers "$id"
+expect 'data after a restart' 1 ask "$(address "$id")" app:fromfile@ 'print(db.getSiblingDB("shop").scripted.countDocuments())'
+expect 'no login' '*requires authentication*' ask "$(address "$id")" '' 'print(db.adminCommand({ listDatabases: 1 }).ok)'
+expect 'a user without a password' '*MONGO_INITDB_ROOT_PASSWORD*' once -e MONGO_INITDB_ROOT_USERNAME=app "$mongo"
+expect 'password twice' '*both*' once -e MONGO_INITDB_ROOT_PASSWORD=a -e MONGO_INITDB_ROOT_PASSWORD_FILE=/etc/hostname "$mongo"
+id=$(run "$mongo" --wiredTigerCacheSizeGB 0.25)
+until_ok answers "$id"
+expect 'options alone, no login' 1 ask "$(address "$id")" '' 'print(db.adminCommand({ listDatabases: 1 }).ok)'
+expect 'an option of former versions' '*unrecognised option*nojournal*' once "$mongo" --nojournal
+expect 'a parameter that is none' '*Unknown --setParameter*' once "$mongo" --setParameter nothing=1
+expect 'a cache too small' '*0.25*' once "$mongo" --wiredTigerCacheSizeGB 0.1
+expect 'no folder' '*Data directory /none not found*' once "$mongo" --dbpath /none
+expect 'another command' root once "$mongo" id -un
 
 if [ "${1:-}" = --with-full ]; then
   echo "the images with features:"

@@ -4,7 +4,8 @@
 # [images] table to $SANDBAR_IMAGES_TOML.
 #
 # The official images are used where they are here or can be pulled. Where no registry is in reach, stand-ins are built
-# from Debian packages (build.sh; as root on Debian) and kept in Docker, labelled with a hash of their recipe.
+# from Debian packages, and mongo's from a Go module and npm packages (build.sh; as root on Debian), and kept in Docker,
+# labelled with a hash of their recipe.
 # --with-full adds the images with extensions and modules.
 set -euo pipefail
 
@@ -12,7 +13,7 @@ PATH="$PATH:/usr/sbin:/sbin" # where debootstrap and chroot live, even if the ca
 images=$(cd "$(dirname "$0")" && pwd)
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/sandbar"
 toml="${SANDBAR_IMAGES_TOML:-$cache/images.toml}"
-recipes=(postgres redis)
+recipes=(postgres redis mongo)
 case "$#:${1:-}" in
   0:) ;;
   1:--with-full) recipes+=(postgres-full redis-full) ;;

@@ -35,14 +35,6 @@ pub fn with_label(label: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// The ids of every volume. An anonymous one has no label to find it by, so the list is compared as a whole.
-///
-/// # Errors
-/// When Docker cannot be asked.
-pub fn volumes() -> Result<Vec<String>> {
-    Ok(docker(["volume", "ls", "--quiet"])?.lines().map(str::to_owned).collect())
-}
-
 /// Runs a command as an agent would: in a sibling container on a network, with variables set, and answers its output.
 ///
 /// # Errors

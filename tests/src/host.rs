@@ -38,6 +38,8 @@ pub struct Options {
     pub publish: &'static str,
     /// More lines of the table `[host]`.
     pub host: String,
+    /// More lines of the table `[sandbox]`.
+    pub sandbox: String,
     /// More lines of the table `[docker]`.
     pub docker: String,
     /// Which components are there: `engines` or `test-engines`.
@@ -57,6 +59,7 @@ impl Default for Options {
             enabled: true,
             publish: "none",
             host: String::new(),
+            sandbox: String::new(),
             docker: String::new(),
             engines: folder("SANDBAR_ENGINES", "engines"),
             env: Vec::new(),
@@ -172,12 +175,13 @@ impl TestHost {
     }
 
     fn toml(&self) -> String {
-        let Options { more, services, enabled, publish, host, docker, engines, keep_on_shutdown, .. } = &self.options;
+        let Options { more, services, enabled, publish, host, sandbox, docker, engines, keep_on_shutdown, .. } =
+            &self.options;
         format!(
             "[host]\nlisten = [\"127.0.0.1:0\"]\nnamespace = {:?}\ninstallation = {:?}\nkeep_on_shutdown = {keep_on_shutdown}\n\
              operator_token = {{ env = \"TEST_OPERATOR\" }}\n{host}\n\
              [docker]\npublish = {publish:?}\n{docker}\n\
-             [sandbox]\nenabled = {enabled}\n\
+             [sandbox]\nenabled = {enabled}\n{sandbox}\n\
              [plugins]\ndir = {:?}\n\
              [orchestrators.main]\ntoken = {{ env = \"TEST_ORCHESTRATOR\" }}\nprojects = [\"shop\", \"shop-two\", \"shop-none\"]\n\
              [orchestrators.other]\ntoken = {{ env = \"TEST_OTHER\" }}\nprojects = [\"elsewhere\"]\n\

@@ -4,6 +4,7 @@
 pub mod client;
 pub mod docker;
 pub mod host;
+pub mod registry;
 
 pub use client::{Answer, Client};
 pub use host::{Options, TestHost};

@@ -2,12 +2,15 @@
 //! not here is an error that shows its line.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use sandbar_core::name::{AgentName, EngineSlug, Installation, Namespace, ProjectName, ServiceName};
 use sandbar_core::project::{Declared, GateValue};
 use sandbar_core::secret::SecretSource;
+use sandbar_docker::PullLimits;
 use serde::{Deserialize, Deserializer, de};
 
 /// The whole file.
@@ -68,6 +71,19 @@ pub(crate) struct Docker {
     pub(crate) host: Option<String>,
     pub(crate) network: Option<String>,
     pub(crate) publish: Publish,
+    /// How long a pull may take in all.
+    pub(crate) pull_timeout_secs: Option<NonZeroU32>,
+    /// For how long a pull may say nothing.
+    pub(crate) pull_stall_secs: Option<NonZeroU32>,
+}
+
+impl Docker {
+    /// The limits of pulls, the usual ones where nothing is written.
+    pub(crate) fn pull_limits(&self) -> PullLimits {
+        let usual = PullLimits::default();
+        let or = |secs: Option<NonZeroU32>, usual| secs.map_or(usual, |n| Duration::from_secs(n.get().into()));
+        PullLimits { total: or(self.pull_timeout_secs, usual.total), silence: or(self.pull_stall_secs, usual.silence) }
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -148,12 +164,14 @@ pub(crate) struct Agent {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Janitor {
+    pub(crate) every_secs: u64,
+    pub(crate) grace_secs: u64,
     pub(crate) lease_secs: u64,
 }
 
 impl Default for Janitor {
     fn default() -> Self {
-        Self { lease_secs: 1800 }
+        Self { every_secs: 60, grace_secs: 180, lease_secs: 1800 }
     }
 }
 
@@ -297,6 +315,7 @@ mod tests {
         assert!(!config.sandbox.enabled);
         assert_eq!(config.sandbox.memory, Bytes(512 << 20));
         assert!(config.host.keep_on_shutdown);
+        assert_eq!(config.docker.pull_limits(), PullLimits::default());
     }
 
     #[test]
@@ -312,6 +331,7 @@ mod tests {
         assert!(error("[orchestrators.a]\ntoken = { file = \"a\", env = \"b\" }").contains("exactly one"));
         assert!(error("[projects.p]\nservices = [\"-x\"]").contains("service"));
         assert!(error("[docker]\npublish = \"all\"").contains("loopback"));
+        assert!(error("[docker]\npull_stall_secs = 0").contains("nonzero"));
     }
 
     #[test]

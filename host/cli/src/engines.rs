@@ -110,6 +110,8 @@ async fn load_one(
         Some(slug) => slug.clone(),
         None => EngineSlug::new(&descriptor.slug).map_err(|e| fail(e.to_string()))?,
     };
+    // What the lock file grants, it grants to these bytes.
+    let locked = locked.filter(|pin| pin.sha256.eq_ignore_ascii_case(engine.hash()));
     let grants = grants(&table.grant, locked.as_ref(), names).map_err(&fail)?;
     let limits = Limits {
         memory_bytes: table.memory.map_or(defaults.memory_bytes, |m| m.0),

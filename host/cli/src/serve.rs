@@ -34,6 +34,7 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
         network: config.docker.network.clone().unwrap_or_else(|| names.network()),
         network_labels: names.base_labels(),
         installation: (names.label("installation"), names.installation().to_owned()),
+        pull: config.docker.pull_limits(),
     };
     let runtime = Arc::new(DockerRuntime::connect(options)?);
 

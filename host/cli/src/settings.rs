@@ -10,6 +10,7 @@ use sandbar_core::catalog::Catalog;
 use sandbar_core::ensure::Limits;
 use sandbar_core::host::Settings;
 use sandbar_core::image::Image;
+use sandbar_core::janitor::Pace;
 use sandbar_core::name::Names;
 use sandbar_core::people::{Caller, Configured};
 use sandbar_core::project::Project;
@@ -95,11 +96,12 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             images.insert(from, to.clone());
         }
     }
-    if config.sandbox.memory.0 < 64 << 20 {
-        problems.0.push("[sandbox] memory: a sandbox needs at least 64m".to_owned());
+    for (name, why) in ranges(config) {
+        problems.0.push(format!("{name}: {why}"));
     }
     let enabled_by_environment = std::env::var(names.switch_variable())
         .ok()
+        .filter(|text| !text.is_empty())
         .and_then(|text| problems.note(&names.switch_variable(), switch(&text)));
     problems.end()?;
     Ok(Settings {
@@ -112,17 +114,61 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             lease: Duration::from_secs(config.janitor.lease_secs),
             publish: config.docker.publish == Publish::Loopback,
             images,
+            pull: config.docker.pull_limits().total,
             ..Limits::default()
+        },
+        pace: Pace {
+            every: Duration::from_secs(config.janitor.every_secs.max(1)),
+            grace: Duration::from_secs(config.janitor.grace_secs),
         },
         keep_on_shutdown: config.host.keep_on_shutdown,
         names,
     })
 }
 
+/// A container needs this much memory to do anything.
+const LEAST_MEMORY: u64 = 64 << 20;
+/// A service needs a few processes; Docker takes 0 for no limit.
+const FEWEST_PIDS: u32 = 16;
+/// No time here makes sense beyond a year.
+const LONGEST_SECS: u64 = 366 * 24 * 3600;
+
+/// Numbers that cannot be meant.
+fn ranges(config: &Config) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut limits = |table: &str, memory: Option<u64>, pids: Option<u32>| {
+        if memory.is_some_and(|m| m < LEAST_MEMORY) {
+            found.push((format!("[{table}] memory"), "a sandbox needs at least 64m".to_owned()));
+        }
+        if pids.is_some_and(|p| p < FEWEST_PIDS) {
+            found.push((format!("[{table}] pids"), format!("a sandbox needs at least {FEWEST_PIDS} processes")));
+        }
+    };
+    limits("sandbox", Some(config.sandbox.memory.0), Some(config.sandbox.pids));
+    for (name, engine) in &config.engines {
+        limits(&format!("engines.{name}"), engine.memory.map(|m| m.0), engine.pids);
+    }
+    let janitor = &config.janitor;
+    for (key, secs) in
+        [("every_secs", janitor.every_secs), ("grace_secs", janitor.grace_secs), ("lease_secs", janitor.lease_secs)]
+    {
+        if secs > LONGEST_SECS {
+            found.push((format!("[janitor] {key}"), format!("{secs} is more than a year")));
+        }
+    }
+    if let Some(network) = &config.docker.network
+        && (["host", "none", "bridge", "default"].contains(&network.as_str()) || network.starts_with("container:"))
+    {
+        let why = format!("`{network}` is no network of its own, in which sandboxes would find each other by name");
+        found.push(("[docker] network".to_owned(), why));
+    }
+    found
+}
+
 fn switch(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "true" | "on" | "yes" => Ok(true),
-        "0" | "false" | "off" | "no" | "" => Ok(false),
+        "0" | "false" | "off" | "no" => Ok(false),
         other => Err(format!("`{}` is neither 1 nor 0", other.escape_debug())),
     }
 }

@@ -96,7 +96,10 @@ impl StateDir {
     /// # Errors
     /// When it cannot be made.
     pub(crate) fn compile_cache(&self) -> Result<PathBuf> {
-        self.dir.create_dir_all("compiled")?;
+        // Code is run from there, so it must be ours alone whatever the umask says.
+        let mut builder = cap_std::fs::DirBuilder::new();
+        cap_std::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
+        self.dir.create_dir_with("compiled", &builder)?;
         Ok(self.path.join("compiled"))
     }
 

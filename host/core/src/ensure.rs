@@ -2,10 +2,12 @@
 //! flight, so nothing else touches that agent's containers meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
@@ -13,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{CatalogHandle, Service};
 use crate::error::{Code, Error};
-use crate::failure;
+use crate::failure::{self, Failure};
 use crate::health::Health;
 use crate::image::Image;
 use crate::leaving::Leaving;
@@ -23,7 +25,12 @@ use crate::progress::{Progress, ProgressSink};
 use crate::provision::{Made, Maker, NotMade};
 use crate::registry::Entry;
 use crate::runtime::{Runtime, RuntimeError, Unit, UnitState};
-use crate::sandbox::{Live, Want, lacks_nothing};
+use crate::sandbox::{Live, Serving, Want, lacks_nothing};
+
+/// How often a name is tried that is taken by what is going.
+const NAME_TRIES: usize = 5;
+/// The pause before trying it again.
+const NAME_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bounds and settings that hold for every sandbox.
 #[derive(Debug, Clone)]
@@ -36,6 +43,8 @@ pub struct Limits {
     pub remakes: usize,
     /// See [`Limits::remakes`].
     pub remake_window: Duration,
+    /// How long a pull may take in all. The runtime ends it; a call has to outlast it.
+    pub pull: Duration,
     /// Whether ports are published on the loopback.
     pub publish: bool,
     /// The operator's mapping: normalised image to what is run.
@@ -49,6 +58,7 @@ impl Default for Limits {
             lease: Duration::from_secs(30 * 60),
             remakes: 6,
             remake_window: Duration::from_secs(10 * 60),
+            pull: Duration::from_secs(300),
             publish: false,
             images: BTreeMap::new(),
         }
@@ -64,6 +74,8 @@ pub struct Ensure {
     leaving: Leaving,
     health: Health,
     generation: AtomicU64,
+    /// Containers that may have been started again since they were made.
+    doubted: Mutex<BTreeSet<String>>,
 }
 
 /// What has to happen to one sandbox. Worked out without changing anything, so that it can also be explained.
@@ -107,7 +119,16 @@ impl Ensure {
         let leaving = Leaving::new(runtime.clone(), names.clone());
         // Generations only have to differ from those of earlier runs; the clock makes that likely, and names decide.
         let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        Self { runtime, catalog, names, limits, leaving, health, generation: AtomicU64::new(start << 20) }
+        Self {
+            runtime,
+            catalog,
+            names,
+            limits,
+            leaving,
+            health,
+            generation: AtomicU64::new(start << 20),
+            doubted: Mutex::default(),
+        }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -178,6 +199,28 @@ impl Ensure {
         Ok(())
     }
 
+    pub(crate) fn doubt(&self, ids: impl IntoIterator<Item = String>) {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).extend(ids);
+    }
+
+    /// Whether a container that is running runs since it was made. Costs nothing where there is no doubt.
+    async fn runs_since_it_was_made(&self, serving: &Serving) -> Result<bool, Error> {
+        if !self.doubted.lock().unwrap_or_else(PoisonError::into_inner).contains(&serving.id) {
+            return Ok(true);
+        }
+        match self.runtime.inspect(&serving.id).await {
+            Ok(unit) if unit.run == serving.run => {
+                self.doubted.lock().unwrap_or_else(PoisonError::into_inner).remove(&serving.id);
+                Ok(true)
+            }
+            Ok(_) | Err(RuntimeError::NotFound(_)) => Ok(false),
+            Err(e) => {
+                self.health.note(&e);
+                Err(failure::runtime(&e))
+            }
+        }
+    }
+
     /// Whether every container of a sandbox is running, not paused, and the one that was made: one list call. Takes
     /// over published ports, which change when a container was started again.
     async fn check(&self, agent: &AgentName, live: &mut Live) -> Result<bool, Error> {
@@ -186,10 +229,12 @@ impl Ensure {
         for serving in live.services.values_mut() {
             let unit = units.iter().find(|u| u.id == serving.id && u.name == serving.name);
             match unit.filter(|u| u.state == UnitState::Running) {
-                Some(unit) if unit.published_port != serving.published_port => {
-                    Arc::make_mut(serving).published_port = unit.published_port;
+                Some(unit) => {
+                    if unit.published_port != serving.published_port {
+                        Arc::make_mut(serving).published_port = unit.published_port;
+                    }
+                    sound &= self.runs_since_it_was_made(serving).await?;
                 }
-                Some(_) => {}
                 None => sound = false,
             }
         }
@@ -258,7 +303,12 @@ impl Ensure {
             async move {
                 let sink = sink(agent, &service.name, progress.clone());
                 let generation = self.generation.fetch_add(1, Ordering::Relaxed);
-                let result = maker.make(service, agent, note, generation, &sink, stop).await;
+                let work = maker.make(service, agent, note, generation, &sink, stop);
+                // One service's panic must not drop the others half way.
+                let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+                    tracing::error!(%agent, service = %service.name, "making it panicked");
+                    Err(NotMade::Failed(Failure::new(&service.name, "make", "the host made a mistake")))
+                });
                 if result.is_err() {
                     stop.cancel();
                 }
@@ -324,20 +374,25 @@ impl Ensure {
             self.leaving.let_go(&old.id).await;
         }
         let mut result = self.runtime.rename(&id, &serving.name).await;
-        if let Err(RuntimeError::Conflict { holder: Some(holder), .. }) = &result
-            && self.is_ours(holder)
-        {
-            tracing::warn!(%agent, %service, "a stale container had the name");
-            self.leaving.let_go(&holder.id).await;
+        for _ in 0..NAME_TRIES {
+            match &result {
+                Err(RuntimeError::Conflict { holder: Some(holder), .. }) if self.is_ours(holder) => {
+                    tracing::warn!(%agent, %service, "a stale container had the name");
+                    self.leaving.let_go(&holder.id).await;
+                }
+                // Whoever had it is just going.
+                Err(RuntimeError::Conflict { holder: None, .. }) => tokio::time::sleep(NAME_PAUSE).await,
+                _ => break,
+            }
             result = self.runtime.rename(&id, &serving.name).await;
         }
         if let Err(e) = result {
             self.leaving.discard(&id, false).await;
             self.health.note(&e);
             return Err(match e {
-                RuntimeError::Conflict { .. } => failure::name_conflict(service, &serving.name),
+                RuntimeError::Conflict { holder: Some(_), .. } => failure::name_conflict(service, &serving.name),
                 RuntimeError::Unreachable(_) => failure::runtime(&e),
-                e => failure::Failure::new(service, "commit", e.to_string()).into_error(),
+                e => Failure::new(service, "commit", e.to_string()).into_error(),
             });
         }
         let (container, features) = (&serving.name, &serving.features);

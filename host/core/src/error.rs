@@ -66,7 +66,7 @@ pub struct Error {
     /// More for programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<Details>>,
-    /// After how many seconds to try again. Travels as a header.
+    /// After how many seconds to try again. Not a part of the envelope.
     #[serde(skip)]
     pub retry_after: Option<u32>,
 }
@@ -116,23 +116,6 @@ impl Error {
     pub fn detailed(mut self, details: Details) -> Self {
         self.details = Some(Box::new(details));
         self
-    }
-
-    /// The HTTP status it travels with. It is here because the spec ties it to code and `retryable`, and every
-    /// interface that has statuses must agree.
-    pub fn status(&self) -> u16 {
-        match self.code {
-            Code::Capacity => 429,
-            Code::Deadline => 504,
-            _ if self.retryable => 503,
-            Code::Unauthorized => 401,
-            Code::Forbidden => 403,
-            Code::NotFound => 404,
-            Code::BadRequest => 400,
-            Code::TooLarge => 413,
-            Code::InvalidState => 409,
-            Code::Internal => 500,
-        }
     }
 }
 

@@ -11,6 +11,9 @@ const RETRY_PROVISION_SECS: u32 = 5;
 /// After how many seconds a caller should try again when the runtime is away or the host is starting.
 const RETRY_AWAY_SECS: u32 = 2;
 
+/// How many characters of the last line stand in the message; the details have all of it.
+const LAST_LINE: usize = 200;
+
 /// A provision that failed, before it is put in words.
 #[derive(Debug, Clone)]
 pub struct Failure {
@@ -41,7 +44,7 @@ impl Failure {
         let mut message = format!("`{service}` failed at {step}: {why}");
         if let Some(last) = log.last() {
             message.push_str("; its last line was: ");
-            message.push_str(last);
+            message.extend(last.chars().take(LAST_LINE));
         }
         let details = Details {
             reason: None,

@@ -76,12 +76,23 @@ fn has_work(ask: &Ask<'_>) -> Result<(), Error> {
     }
 }
 
-/// The agent has no work. Also what a call is told whose work ended while it waited.
+/// The agent has no work.
 pub fn no_work() -> Error {
     refuse(
         "this agent works on no project",
         "work begins when the orchestrator that started the agent calls `begin_work` with the agent and a project",
     )
+}
+
+/// The agent's work changed while it waited.
+pub fn work_changed() -> Error {
+    refuse("this agent's work ended or changed while the sandbox was asked for", "call again if it is still wanted")
+}
+
+/// The operator changed the project while an agent waited.
+pub fn project_changed() -> Error {
+    let message = "the project was changed while the sandbox was asked for";
+    Error::retry(Code::InvalidState, 1, message, "call again")
 }
 
 fn project_opted_in(ask: &Ask<'_>) -> Result<(), Error> {
@@ -112,10 +123,10 @@ fn extensions_are_allowed(ask: &Ask<'_>) -> Result<(), Error> {
     let set = opted_in(ask);
     for (name, features) in ask.extensions {
         let Some(service) = set.iter().find(|s| s.as_str() == name) else {
-            let names: Vec<_> = set.iter().map(ServiceName::as_str).collect();
+            let allowed = all_extensions(ask);
             let message =
                 format!("extensions were asked of `{}`, which the project did not opt in to", name.escape_debug());
-            return Err(refuse(message, format!("the project has {}", listed(&names))).allowing(names));
+            return Err(refuse(message, format!("the allowed extensions are {}", listed(&allowed))).allowing(allowed));
         };
         // Without an engine there is no allowlist; that is told further down.
         let Some(engine) = ask.catalog.services.get(service) else { continue };
@@ -126,6 +137,12 @@ fn extensions_are_allowed(ask: &Ask<'_>) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Every extension of every service of the project, as `service.extension`.
+fn all_extensions(ask: &Ask<'_>) -> Vec<String> {
+    let engines = opted_in(ask).iter().filter_map(|s| ask.catalog.services.get(s));
+    engines.flat_map(|e| e.features().into_iter().map(|f| format!("{}.{f}", e.name))).collect()
 }
 
 /// The whole opted-in set with its features. A service whose engine does not work is left out where the call can do

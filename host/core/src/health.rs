@@ -121,8 +121,9 @@ impl Health {
                 _ => {}
             }
             tokio::select! {
-                () = tokio::time::sleep(PING_EVERY) => {}
+                biased;
                 _ = changes.wait_for(|s| *s == State::Draining) => return,
+                () = tokio::time::sleep(PING_EVERY) => {}
             }
         }
     }

@@ -12,19 +12,18 @@ use crate::ensure::{Change, Ensure, Limits};
 use crate::error::{Code, Error, listed};
 use crate::guard::{self, Admitted, Ask};
 use crate::health::Health;
+use crate::janitor::{Janitor, Pace};
 use crate::name::{AgentName, Names, ProjectName, ServiceName};
 use crate::people::{People, Work, may_name};
 use crate::project::{Declared, GateValue, Project};
 use crate::recover::recover;
 use crate::registry::{Listener, Registry};
-use crate::runtime::Runtime;
-use crate::sandbox::{Live, evidence};
+use crate::runtime::{Event, Runtime};
+use crate::sandbox::{Live, Want, evidence};
 use crate::store::{Store, StoreError};
 
 /// A call may take the pull's deadline, the slowest readiness deadline of its services, and this much more.
 const CALL_EXTRA: Duration = Duration::from_secs(60);
-/// The deadline of a pull in all.
-const PULL_DEADLINE: Duration = Duration::from_secs(300);
 /// Pause between two attempts to look at what exists when the host starts and the runtime is away.
 const RECOVER_EVERY: Duration = Duration::from_secs(1);
 /// How long flights may go on when the host goes down.
@@ -44,6 +43,8 @@ pub struct Settings {
     pub projects: Vec<Project>,
     /// Bounds.
     pub limits: Limits,
+    /// When and how patiently the janitor sweeps.
+    pub pace: Pace,
     /// Whether sandboxes outlive the host, for the next one to adopt.
     pub keep_on_shutdown: bool,
 }
@@ -61,6 +62,7 @@ pub struct Host {
     roles: BTreeSet<String>,
     configured: BTreeSet<ProjectName>,
     projects: RwLock<BTreeMap<ProjectName, Arc<Project>>>,
+    pace: Pace,
     keep_on_shutdown: bool,
 }
 
@@ -118,7 +120,8 @@ impl Host {
         store: Arc<Store>,
         people: People,
     ) -> Result<Arc<Self>, StoreError> {
-        let Settings { names, enabled, enabled_by_environment, roles, projects, limits, keep_on_shutdown } = settings;
+        let Settings { names, enabled, enabled_by_environment, roles, projects, limits, pace, keep_on_shutdown } =
+            settings;
         let health = Health::new(runtime.clone());
         let ensure = Ensure::new(runtime.clone(), catalog.clone(), names.clone(), limits, health.clone());
         let configured: BTreeSet<_> = projects.iter().map(|p| p.name.clone()).collect();
@@ -147,6 +150,7 @@ impl Host {
             roles,
             configured,
             projects: RwLock::new(projects),
+            pace,
             keep_on_shutdown,
         }))
     }
@@ -155,7 +159,9 @@ impl Host {
     /// the host goes down.
     pub async fn run(self: Arc<Self>) {
         let mut told = false;
-        while let Err(e) = recover(&self.registry, self.runtime.as_ref(), &self.catalog, &self.names).await {
+        while let Err(e) =
+            recover(&self.registry, self.runtime.as_ref(), &self.catalog, &self.names, &self.people).await
+        {
             if !std::mem::replace(&mut told, true) {
                 tracing::warn!(error = %e, "the container runtime cannot be asked what exists; trying again");
             }
@@ -166,18 +172,39 @@ impl Host {
         }
         self.health.recovered();
         tracing::info!(sandboxes = self.registry.occupied(), "serving");
-        self.health.clone().watch().await;
+        let (registry, runtime) = (self.registry.clone(), self.runtime.clone());
+        let janitor = Janitor::new(registry, runtime, self.names.clone(), self.pace.clone());
+        tokio::select! {
+            () = janitor.run() => {}
+            () = self.watch_ends() => {}
+            () = self.health.clone().watch() => {}
+        }
+    }
+
+    /// Listens for containers that end. One that was started again since is not the one that was made: its data is gone.
+    /// A listing cannot tell, so whatever ended, or may have ended unseen, is looked at more closely by the next call.
+    async fn watch_ends(&self) {
+        let label = (self.names.label("installation"), self.names.installation().to_owned());
+        let mut events = self.runtime.watch(label);
+        while let Some(event) = events.recv().await {
+            match event {
+                Event::Ended { id, .. } => self.registry.doubt(Some(&id)),
+                Event::Lost => self.registry.doubt(None),
+            }
+        }
+        tracing::error!("the runtime tells no more what ends");
+        std::future::pending().await
     }
 
     /// Takes no more requests, lets the running ones finish within a bound, and leaves what is live to the next start
     /// unless the operator wants it removed.
     pub async fn shut_down(&self) {
         self.health.drain();
+        self.registry.close();
         self.registry.settle(DRAIN_WAIT).await;
         if !self.keep_on_shutdown {
-            for agent in self.registry.owners() {
-                self.registry.release(&agent).await;
-            }
+            let owners = self.registry.owners();
+            futures_util::future::join_all(owners.iter().map(|a| self.registry.release(a, "the host goes down"))).await;
         }
         // What is not gone by then carries a name that the next start removes.
         let until = tokio::time::Instant::now() + DRAIN_WAIT;
@@ -254,9 +281,13 @@ impl Host {
                 let lines: Vec<_> = problems.iter().map(|(key, why)| format!("`{key}`: {why}")).collect();
                 Error::bad_request(lines.join("; "))
             })?;
-        self.store.set_project(&name, &declared).map_err(internal)?;
         let project = Arc::new(project);
-        self.projects.write().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), project.clone());
+        {
+            // Written under the lock, so that the file and the books agree about which declaration was the last.
+            let mut projects = self.projects.write().unwrap_or_else(PoisonError::into_inner);
+            self.store.set_project(&name, &declared).map_err(internal)?;
+            projects.insert(name.clone(), project.clone());
+        }
         tracing::info!(target: "audit", project = %name, services = ?project.services, superuser = project.superuser, "set_project");
         Ok(project)
     }
@@ -319,17 +350,23 @@ impl Host {
         let (Admitted { want, asked }, work, project) = self.admit(agent, services, extensions).await?;
         let still = || {
             // Under the entry's lock: work that ended since has released, or will find this flight and release it.
-            if self.people.work(agent).as_ref() == Some(&work) { Ok(()) } else { Err(guard::no_work()) }
+            if self.people.work(agent).as_ref() != Some(&work) {
+                return Err(guard::work_changed());
+            }
+            match self.project(&work.project) {
+                Some(now) if Arc::ptr_eq(&now, &project) => Ok(()),
+                _ => Err(guard::project_changed()),
+            }
         };
-        let deadline = PULL_DEADLINE + self.slowest(&asked) + CALL_EXTRA;
+        let deadline = self.registry.ensure_rules().limits().pull + self.slowest(&want) + CALL_EXTRA;
         let live = self.registry.ensure(agent, &want, deadline, &still, listener).await?;
         tracing::info!(target: "audit", %agent, project = %want.project, services = ?names_of(&live), "request_sandbox");
         evidence(&live, &project.services, &asked, &self.names).map_err(internal).and_then(to_json)
     }
 
-    fn slowest(&self, services: &BTreeSet<ServiceName>) -> Duration {
+    fn slowest(&self, want: &Want) -> Duration {
         let catalog = self.catalog.current();
-        let deadlines = services.iter().filter_map(|s| catalog.services.get(s)).map(|s| s.deadline);
+        let deadlines = want.services.keys().filter_map(|s| catalog.services.get(s)).map(|s| s.deadline);
         deadlines.max().unwrap_or_default()
     }
 
@@ -368,12 +405,7 @@ impl Host {
 
     /// Lets the agent's sandbox go. Having none is fine.
     pub async fn release(&self, agent: &AgentName, why: &str) -> Vec<ServiceName> {
-        let services = self.registry.release(agent).await;
-        if !services.is_empty() {
-            let names: Vec<_> = services.iter().map(ServiceName::as_str).collect();
-            tracing::info!(target: "audit", %agent, services = ?names, why, "released");
-        }
-        services
+        self.registry.release(agent, why).await
     }
 
     /// What the agent has, from the books.
@@ -407,6 +439,7 @@ impl Host {
     /// `forbidden` for somebody else's project, `not_found` for an unknown agent or project.
     pub async fn begin_work(
         &self,
+        by: &str,
         projects: &[ProjectName],
         agent: &AgentName,
         project: &ProjectName,
@@ -416,7 +449,7 @@ impl Host {
             let remediate = format!("the operator adds a table [projects.{project}], or uses `set_project`");
             return Err(Error::new(Code::NotFound, format!("there is no project `{project}`"), remediate));
         }
-        let before = self.people.begin_work(agent, project, |earlier| may_name(projects, earlier))?;
+        let before = self.people.begin_work(agent, project, by, |earlier| may_name(projects, earlier))?;
         tracing::info!(target: "audit", %agent, %project, "begin_work");
         if before.is_some() {
             self.release(agent, "work on another project began").await;
@@ -431,7 +464,8 @@ impl Host {
     pub async fn end_work(&self, projects: &[ProjectName], agent: &AgentName, why: &str) -> Result<bool, Error> {
         let ended = self.people.end_work(agent, |project| may_name(projects, project))?;
         tracing::info!(target: "audit", %agent, why, "end_work");
-        if ended.is_some() {
+        // Without work there is no sandbox either, but for one that a release has overtaken.
+        if ended.is_some() || self.registry.snapshot(agent).live.is_some_and(|l| projects.contains(&l.project)) {
             self.release(agent, why).await;
         }
         Ok(ended.is_some())

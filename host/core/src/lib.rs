@@ -11,6 +11,7 @@ pub mod guard;
 pub mod health;
 pub mod host;
 pub mod image;
+pub mod janitor;
 pub mod leaving;
 pub mod name;
 pub mod people;

@@ -100,6 +100,8 @@ struct Agent {
     role: String,
     token_sha256: String,
     configured: bool,
+    /// The orchestrator, or `operator`, that registered it.
+    registered_by: Option<String>,
 }
 
 #[derive(Default)]
@@ -108,6 +110,9 @@ struct Inner {
     tokens: BTreeMap<String, Caller>,
     work: BTreeMap<AgentName, Work>,
 }
+
+/// Who registered an agent that the operator registered.
+pub const OPERATOR: &str = "operator";
 
 /// Everybody the host knows.
 pub struct People {
@@ -125,7 +130,12 @@ impl People {
         let mut inner = Inner::default();
         for Configured { caller, token_sha256 } in configured {
             if let Caller::Agent { name, role } = &caller {
-                let agent = Agent { role: role.clone(), token_sha256: token_sha256.clone(), configured: true };
+                let agent = Agent {
+                    role: role.clone(),
+                    token_sha256: token_sha256.clone(),
+                    configured: true,
+                    registered_by: None,
+                };
                 inner.agents.insert(name.clone(), agent);
             }
             if let Some(other) = inner.tokens.insert(token_sha256, caller.clone()) {
@@ -139,9 +149,17 @@ impl People {
             }
             let caller = Caller::Agent { name: row.name.clone(), role: row.role.clone() };
             inner.tokens.entry(row.token_sha256.clone()).or_insert(caller);
-            inner.agents.insert(row.name, Agent { role: row.role, token_sha256: row.token_sha256, configured: false });
+            let registered_by = Some(row.registered_by);
+            let agent = Agent { role: row.role, token_sha256: row.token_sha256, configured: false, registered_by };
+            inner.agents.insert(row.name, agent);
         }
         for row in store.work()? {
+            // An agent that was taken out of the configuration took its work along: whoever gets the slug next is
+            // somebody else.
+            if !inner.agents.contains_key(&row.agent) {
+                store.end_work(&row.agent)?;
+                continue;
+            }
             inner.work.insert(row.agent, Work { project: row.project, id: row.id });
         }
         Ok(Self { store, inner: RwLock::new(inner) })
@@ -176,7 +194,8 @@ impl People {
         }
         let role = role.to_owned();
         inner.tokens.insert(token_sha256.clone(), Caller::Agent { name: name.clone(), role: role.clone() });
-        inner.agents.insert(name.clone(), Agent { role, token_sha256, configured: false });
+        let registered_by = Some(by.to_owned());
+        inner.agents.insert(name.clone(), Agent { role, token_sha256, configured: false, registered_by });
         Ok(token)
     }
 
@@ -187,13 +206,13 @@ impl People {
     pub fn rotate(&self, name: &AgentName) -> Result<Secret, Error> {
         let mut inner = self.write();
         let agent = registered(&inner, name)?;
-        let (role, old) = (agent.role.clone(), agent.token_sha256.clone());
+        let (role, old, registered_by) = (agent.role.clone(), agent.token_sha256.clone(), agent.registered_by.clone());
         let token = Secret::token();
         let token_sha256 = sha256_hex(token.reveal());
         self.store.set_token(name, &token_sha256).map_err(internal)?;
         inner.tokens.remove(&old);
         inner.tokens.insert(token_sha256.clone(), Caller::Agent { name: name.clone(), role: role.clone() });
-        inner.agents.insert(name.clone(), Agent { role, token_sha256, configured: false });
+        inner.agents.insert(name.clone(), Agent { role, token_sha256, configured: false, registered_by });
         Ok(token)
     }
 
@@ -228,7 +247,7 @@ impl People {
         self.read().work.get(agent).cloned()
     }
 
-    /// Begins work, in place of what the agent worked on before, which is answered. Beginning the same work again
+    /// Begins work for the orchestrator `by`, in place of what the agent worked on before, which is answered. Beginning the same work again
     /// changes nothing. `may_take` decides whether the earlier work may be replaced.
     ///
     /// # Errors
@@ -237,12 +256,17 @@ impl People {
         &self,
         agent: &AgentName,
         project: &ProjectName,
+        by: &str,
         may_take: impl FnOnce(&ProjectName) -> Result<(), Error>,
     ) -> Result<Option<Work>, Error> {
         let mut inner = self.write();
-        if !inner.agents.contains_key(agent) {
+        let Some(known) = inner.agents.get(agent) else {
             let remediate = "register the agent first, with `register_agent` or in the configuration";
             return Err(Error::new(Code::NotFound, format!("there is no agent `{agent}`"), remediate));
+        };
+        if known.registered_by.as_deref().is_some_and(|r| r != by && r != OPERATOR) {
+            let message = format!("the agent `{agent}` was registered by another orchestrator");
+            return Err(Error::new(Code::Forbidden, message, "register an agent of your own"));
         }
         let before = inner.work.get(agent).cloned();
         if let Some(before) = &before {

@@ -49,6 +49,8 @@ pub struct Note {
 pub mod label {
     /// Whose it is.
     pub const OWNER: &str = "sandbox.owner";
+    /// On an agent's own container: which agent it is.
+    pub const AGENT: &str = "agent";
     /// The service's name.
     pub const SERVICE: &str = "service";
     /// The project it was made for.

@@ -25,6 +25,8 @@ use crate::secret::shown_lines;
 const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(20);
 /// Longest pause between two probes, so that nobody waits much longer than the service took.
 const LONGEST_PROBE_PAUSE: Duration = Duration::from_millis(400);
+/// How long all steps of activation may take together, on top of the readiness deadline.
+const STEPS_DEADLINE: Duration = Duration::from_secs(60);
 /// How many lines are asked of a container that failed; [`shown_lines`] cuts further.
 const LOG_LINES: usize = 40;
 
@@ -96,6 +98,7 @@ impl Maker<'_> {
 
         // Pulling may take minutes and leaves nothing behind but an image, so it alone is abandoned at once.
         let prepared = tokio::select! {
+            biased;
             () = cancel.cancelled() => return Err(NotMade::Cancelled),
             prepared = self.runtime.prepare(&plan.image, progress) => prepared,
         };
@@ -116,8 +119,13 @@ impl Maker<'_> {
         let work =
             Confirm { maker: self, service, checked: &checked, secrets: secrets.as_ref(), unit: &unit, progress };
         // A panic must not leak the container either.
+        let limit = Duration::from_millis(checked.recipe().deadline_ms.into()) + STEPS_DEADLINE;
         let confirmed = tokio::select! {
+            biased;
             () = cancel.cancelled() => Ok(Err(NotMade::Cancelled)),
+            () = tokio::time::sleep(limit) => {
+                Ok(Err(fail("setup", format!("activation did not end within {} s", limit.as_secs()))))
+            }
             result = std::panic::AssertUnwindSafe(work.confirm()).catch_unwind() => result,
         };
         match confirmed {
@@ -143,6 +151,7 @@ impl Maker<'_> {
             superuser: note.superuser,
             variables: recipe.variables.clone(),
             created: SystemTime::now(),
+            run: unit.run,
         };
         Ok(Made { id: unit.id, serving })
     }
@@ -179,6 +188,9 @@ impl Confirm<'_> {
     /// Waits until it is ready, activates and verifies; a container that ends meanwhile fails at once.
     async fn confirm(&self) -> Result<(), NotMade> {
         self.guarded(async {
+            if self.checked.recipe().container.port.is_some() && self.unit.address.is_none() {
+                return Err(self.failed("start", "it has no address in the sandbox network".to_owned()).await);
+            }
             self.ready(Duration::from_millis(self.checked.recipe().deadline_ms.into())).await?;
             self.steps("setup", &self.checked.recipe().setup).await?;
             self.steps("verify", &self.checked.recipe().verify).await
@@ -205,14 +217,30 @@ impl Confirm<'_> {
                 Err(e) => self.failed("start", e.to_string()).await,
             });
         }
-        tokio::select! {
-            result = work => result,
+        let result = tokio::select! {
+            // One that has ended is not good, whatever it answered at that moment.
+            biased;
             ended = self.maker.runtime.ended(&self.unit.id) => match ended {
                 Ok(exit) => Err(self.exited("ready", exit).await),
                 Err(RuntimeError::Unreachable(why)) => Err(NotMade::Away(why)),
                 Err(e) => Err(self.failed("ready", e.to_string()).await),
             },
+            result = work => result,
+        };
+        // A command that failed because its container ended is told as what it is, with the exit code.
+        match result {
+            Err(NotMade::Failed(failure)) if failure.exit.is_none() && self.has_ended().await => {
+                match self.maker.runtime.ended(&self.unit.id).await {
+                    Ok(exit) => Err(self.exited(&failure.step, exit).await),
+                    Err(_) => Err(NotMade::Failed(failure)),
+                }
+            }
+            result => result,
         }
+    }
+
+    async fn has_ended(&self) -> bool {
+        self.maker.runtime.inspect(&self.unit.id).await.is_ok_and(|unit| unit.state == UnitState::Ended)
     }
 
     async fn ready(&self, deadline: Duration) -> Result<(), NotMade> {
@@ -259,7 +287,8 @@ impl Confirm<'_> {
     }
 
     async fn run(&self, command: &crate::engine::Command) -> Result<ExecOutput, RuntimeError> {
-        let address = self.unit.address.as_deref().unwrap_or("127.0.0.1");
+        // Never the loopback in its place, where many services answer anybody; only what has no port has no address.
+        let address = self.unit.address.as_deref().unwrap_or("none");
         let plan = plan::exec(command, self.checked, self.secrets, address, self.maker.names.namespace())
             .map_err(|e| RuntimeError::Failed(e.to_string()))?;
         self.maker.runtime.exec(&self.unit.id, &plan).await

@@ -3,14 +3,18 @@
 //! answer. Nothing is concluded from a listing that failed.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use crate::catalog::{CatalogHandle, Service};
 use crate::ensure::Ensure;
 use crate::name::{AgentName, Kind, Names, ProjectName, ServiceName};
+use crate::people::People;
 use crate::plan::{Secrets, label};
 use crate::progress::ProgressSink;
 use crate::provision::{Confirm, NotMade};
@@ -19,20 +23,29 @@ use crate::runtime::{Result, Runtime, RuntimeError, Unit, UnitState};
 use crate::sandbox::{Live, Serving};
 use crate::secret::Secret;
 
-/// How long a container that was found running may take to answer its probe: it has been up before.
-const STILL_GOOD: Duration = Duration::from_secs(10);
+/// How long a container that was found running may take to answer its probe. It has been up before, but a machine that
+/// starts a host has other things to do.
+const STILL_GOOD: Duration = Duration::from_secs(30);
+/// How many containers are looked at side by side: more would only wait for each other.
+const AT_ONCE: usize = 8;
 
 /// Recovers once; see the module.
 ///
 /// # Errors
 /// When the runtime could not say what exists; nothing was changed then.
-pub async fn recover(registry: &Registry, runtime: &dyn Runtime, catalog: &CatalogHandle, names: &Names) -> Result<()> {
+pub async fn recover(
+    registry: &Registry,
+    runtime: &dyn Runtime,
+    catalog: &CatalogHandle,
+    names: &Names,
+    people: &People,
+) -> Result<()> {
     let base = names.base_labels();
     let labels: Vec<_> = base.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let units = runtime.list(&labels).await?;
-    let found = join_all(units.iter().map(|unit| look(unit, registry.ensure_rules(), runtime, catalog, names))).await;
     // The runtime went away half way: nothing is decided on half of the answers.
-    let found = found.into_iter().collect::<Result<Vec<_>>>()?;
+    let looks: Vec<_> = units.iter().map(|unit| look(unit, registry.ensure_rules(), runtime, catalog, names)).collect();
+    let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
     let mut sandboxes: BTreeMap<AgentName, Live> = BTreeMap::new();
     for (unit, found) in units.iter().zip(found) {
         let adopted = match found {
@@ -55,8 +68,15 @@ pub async fn recover(registry: &Registry, runtime: &dyn Runtime, catalog: &Catal
         }
     }
     for (agent, live) in sandboxes {
-        registry.adopt(&agent, live);
+        // Whose work has ended, or whose slug somebody else has now, has no sandbox.
+        let project = live.project.clone();
+        let still = || people.work(&agent).is_some_and(|work| work.project == project);
+        if let Err(live) = registry.adopt(&agent, live, still) {
+            tracing::info!(%agent, "released, or it does not work on that project any more: removed");
+            join_all(live.services.values().map(|s| registry.leaving().let_go(&s.id))).await;
+        }
     }
+    registry.recovered();
     Ok(())
 }
 
@@ -98,10 +118,12 @@ async fn look(
     catalog: &CatalogHandle,
     names: &Names,
 ) -> Result<Verdict> {
-    match read(unit, ensure, runtime, catalog, names).await {
-        Ok(found) => Ok(Verdict::Keep(Box::new(found))),
-        Err(No::Remove(why)) => Ok(Verdict::Remove(why)),
-        Err(No::Unknown(error)) => Err(error),
+    // A panic over one container must not keep the host from starting.
+    match AssertUnwindSafe(read(unit, ensure, runtime, catalog, names)).catch_unwind().await {
+        Ok(Ok(found)) => Ok(Verdict::Keep(Box::new(found))),
+        Ok(Err(No::Remove(why))) => Ok(Verdict::Remove(why)),
+        Ok(Err(No::Unknown(error))) => Err(error),
+        Err(_) => Ok(Verdict::Remove("looking at it panicked".to_owned())),
     }
 }
 
@@ -136,8 +158,8 @@ async fn read(
     }
     let environment = match runtime.environment(&unit.id).await {
         Ok(environment) => environment,
-        Err(RuntimeError::NotFound(_)) => return Err("it is gone".into()),
-        Err(e) => return Err(No::Unknown(e)),
+        Err(e @ (RuntimeError::Unreachable(_) | RuntimeError::Deadline(_))) => return Err(No::Unknown(e)),
+        Err(e) => return Err(No::Remove(format!("its environment cannot be read: {e}"))),
     };
     let serving = adopt(unit, ensure, service, names, &environment, features, superuser).await?;
     Ok(Found { agent, project, service: name, serving })
@@ -154,6 +176,9 @@ async fn adopt(
 ) -> Result<Serving, No> {
     let checked = service.recipe(&features, false, superuser).await.map_err(|e| e.to_string())?;
     let container = &checked.recipe().container;
+    if container.port.is_some() && unit.published_port.is_some() != ensure.limits().publish {
+        return Err("ports are published differently now".into());
+    }
     let read = |key: String| environment.iter().find(|(k, _)| *k == key).map(|(_, v)| Secret::new(v));
     let secrets = match &container.account {
         None => None,
@@ -187,5 +212,15 @@ async fn adopt(
         superuser,
         variables: checked.recipe().variables.clone(),
         created: unit.created,
+        run: run_of(unit, ensure).await?,
     })
+}
+
+/// Which run a container is in, which its listing did not tell.
+async fn run_of(unit: &Unit, ensure: &Ensure) -> Result<Option<String>, No> {
+    match ensure.maker().runtime.inspect(&unit.id).await {
+        Ok(unit) => Ok(unit.run),
+        Err(RuntimeError::NotFound(_)) => Err("it is gone".into()),
+        Err(e) => Err(No::Unknown(e)),
+    }
 }

@@ -6,8 +6,8 @@
 //! caller. Calls join it; a release cancels it, and the flight itself removes what it holds. Different agents share
 //! nothing but the map in which their entries are found.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -99,6 +99,10 @@ pub struct Registry {
     /// How many entries are not absent.
     occupied: AtomicUsize,
     flights: AtomicU64,
+    /// Whether the host goes down: nothing new is started.
+    closed: AtomicBool,
+    /// Who was released before it was known what there is; `None` once it is known.
+    early: Mutex<Option<BTreeSet<AgentName>>>,
 }
 
 /// Where a caller's reports go.
@@ -112,7 +116,14 @@ enum Next {
 impl Registry {
     /// An empty one.
     pub fn new(ensure: Ensure) -> Self {
-        Self { ensure, entries: Mutex::default(), occupied: AtomicUsize::new(0), flights: AtomicU64::new(0) }
+        Self {
+            ensure,
+            entries: Mutex::default(),
+            occupied: AtomicUsize::new(0),
+            flights: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            early: Mutex::new(Some(BTreeSet::new())),
+        }
     }
 
     pub(crate) fn ensure_rules(&self) -> &Ensure {
@@ -161,7 +172,9 @@ impl Registry {
             let (mut outcome, progress) = match self.next(agent, &entry, want, still)? {
                 Next::Wait(mut gone) => {
                     // The sender always turns it true before it goes; either way the state is to be looked at again.
-                    let _ = tokio::time::timeout_at(until, gone.wait_for(|gone| *gone)).await.map_err(late)?;
+                    let gone = tokio::time::timeout_at(until, gone.wait_for(|gone| *gone)).await.map_err(late)?;
+                    // Whoever would have said so died.
+                    gone.map_err(|_| Error::internal())?;
                     continue;
                 }
                 Next::Join(outcome, progress) => (outcome, progress),
@@ -195,6 +208,11 @@ impl Registry {
     ) -> Result<Next, Error> {
         let mut state = entry.lock();
         still()?;
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(failure::not_serving("shutting down"));
+        }
+        // Whatever becomes of the caller, the sandbox has a lease from the first moment on.
+        self.start_lease(entry);
         match &mut *state {
             State::LettingGo(gone) => return Ok(Next::Wait(gone.clone())),
             State::Making(flight) if flight.wanted.project != want.project => {
@@ -253,11 +271,48 @@ impl Registry {
     }
 
     /// Lets go what `agent` has and stops what is being made for it. Answers the services it had; for none, at once.
-    pub async fn release(self: &Arc<Self>, agent: &AgentName) -> Vec<ServiceName> {
+    pub async fn release(self: &Arc<Self>, agent: &AgentName, why: &str) -> Vec<ServiceName> {
+        // Before the entry is looked at: then either this is seen when the sandbox is adopted, or the sandbox is seen here.
+        if let Some(early) = &mut *self.early.lock().unwrap_or_else(PoisonError::into_inner) {
+            early.insert(agent.clone());
+        }
+        self.release_if(agent, why, |_, _| true).await
+    }
+
+    /// Starts nothing new from now on.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the next call look more closely at a container, or at all of them.
+    pub(crate) fn doubt(&self, id: Option<&str>) {
+        let known = self.known_ids();
+        match id {
+            Some(id) => self.ensure.doubt(known.into_iter().filter(|k| k == id)),
+            None => self.ensure.doubt(known),
+        }
+    }
+
+    /// Lets an agent's sandbox go if its lease ran out and nothing was asked for within `grace`. Decided under the entry's
+    /// lock: a call that came in between has renewed the lease.
+    pub async fn release_idle(self: &Arc<Self>, agent: &AgentName, grace: Duration) {
+        let idle = |entry: &Entry, state: &State| matches!(state, State::Live(_)) && self.lease_is_over(entry, grace);
+        self.release_if(agent, "its lease ran out and it does not run", idle).await;
+    }
+
+    async fn release_if(
+        self: &Arc<Self>,
+        agent: &AgentName,
+        why: &str,
+        wanted: impl FnOnce(&Entry, &State) -> bool,
+    ) -> Vec<ServiceName> {
         let Some(entry) = self.find(agent) else { return Vec::new() };
         let names = |live: &Live| live.services.keys().cloned().collect();
-        let (services, mut gone) = {
+        let (services, mut gone): (Vec<ServiceName>, _) = {
             let mut state = entry.lock();
+            if !wanted(&entry, &state) {
+                return Vec::new();
+            }
             match std::mem::take(&mut *state) {
                 State::Absent => return Vec::new(),
                 State::LettingGo(gone) => {
@@ -283,7 +338,10 @@ impl Registry {
                 }
             }
         };
-        *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if !services.is_empty() {
+            let names: Vec<_> = services.iter().map(ServiceName::as_str).collect();
+            tracing::info!(target: "audit", %agent, services = ?names, why, "released");
+        }
         if tokio::time::timeout(RELEASE_WAIT, gone.wait_for(|gone| *gone)).await.is_err() {
             tracing::warn!(%agent, "released; the removal takes longer and goes on");
         }
@@ -300,22 +358,40 @@ impl Registry {
     }
 
     /// Takes in what was found running when the host started.
-    pub fn adopt(&self, agent: &AgentName, live: Live) {
+    ///
+    /// `still` is asked under the entry's lock whether the agent still works on that project; if not, or if it was released
+    /// since the host started, it is handed back.
+    pub(crate) fn adopt(&self, agent: &AgentName, live: Live, still: impl FnOnce() -> bool) -> Result<(), Live> {
         let entry = self.entry(agent);
         let mut state = entry.lock();
-        debug_assert!(matches!(*state, State::Absent), "adoption comes before any request");
+        let early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
+        let released = early.as_ref().is_some_and(|early| early.contains(agent));
+        drop(early);
+        if released || !still() || !matches!(*state, State::Absent) {
+            return Err(live);
+        }
         *state = State::Live(live);
         self.occupied.fetch_add(1, Ordering::Relaxed);
         drop(state);
-        self.renew(agent);
+        self.start_lease(&entry);
+        Ok(())
+    }
+
+    /// Notes that everything that exists is known.
+    pub(crate) fn recovered(&self) {
+        *self.early.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Starts the agent's lease anew.
     pub fn renew(&self, agent: &AgentName) {
         if let Some(entry) = self.find(agent) {
-            let until = Instant::now() + self.limits().lease;
-            *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+            self.start_lease(&entry);
         }
+    }
+
+    fn start_lease(&self, entry: &Entry) {
+        let until = Instant::now() + self.limits().lease;
+        *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
     }
 
     /// What the agent has, from the books alone.
@@ -323,6 +399,8 @@ impl Registry {
         let Some(entry) = self.find(agent) else { return Snapshot { state: "absent", live: None, lease: None } };
         let (state, live) = match &*entry.lock() {
             State::Absent => ("absent", None),
+            // A call that only checks what is there changes nothing about it.
+            State::Making(Flight { had: Some(had), wanted, .. }) if had.covers(wanted) => ("live", Some(had.clone())),
             State::Making(flight) => ("making", flight.had.clone()),
             State::Live(live) => ("live", Some(live.clone())),
             State::LettingGo(_) => ("letting_go", None),
@@ -336,6 +414,35 @@ impl Registry {
     pub fn owners(&self) -> Vec<AgentName> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().filter(|(_, e)| !matches!(*e.lock(), State::Absent)).map(|(a, _)| a.clone()).collect()
+    }
+
+    /// Forgets entries that say nothing any more. One that somebody holds is kept: there must never be two of an agent.
+    pub(crate) fn prune(&self) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|_, entry| {
+            let spent = matches!(*entry.lock(), State::Absent)
+                && entry.remakes.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+            !(spent && Arc::strong_count(entry) == 1)
+        });
+    }
+
+    /// The ids of everything that is live.
+    pub fn known_ids(&self) -> BTreeSet<String> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let ids = |state: &State| match state {
+            State::Live(live) | State::Making(Flight { had: Some(live), .. }) => {
+                live.services.values().map(|s| s.id.clone()).collect()
+            }
+            _ => Vec::new(),
+        };
+        entries.values().flat_map(|entry| ids(&entry.lock())).collect()
+    }
+
+    fn lease_is_over(&self, entry: &Entry, grace: Duration) -> bool {
+        let until = *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        // A lease begins with whatever was asked last.
+        until.is_none_or(|until| now >= until && now + self.limits().lease >= until + grace)
     }
 
     /// Waits until no flight is under way, at most `bound`.
@@ -431,7 +538,9 @@ impl Fly {
             return;
         }
         // Released. Whoever waited for this learns it at once; the names are free before `done` is true.
-        self.outcome.send_replace(Some(Outcome { live: None, error: Some(failure::released()), wanted: None }));
+        let closed = self.registry.closed.load(Ordering::Relaxed);
+        let error = if closed { failure::not_serving("shutting down") } else { failure::released() };
+        self.outcome.send_replace(Some(Outcome { live: None, error: Some(error), wanted: None }));
         if let Some(live) = held {
             self.registry.let_go_all(&live).await;
         }

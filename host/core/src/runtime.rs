@@ -1,5 +1,5 @@
 //! What the core needs from whatever runs containers. Small and neutral: no type of Docker crosses it, and a second
-//! implementation must be possible where nothing can be renamed and where pulling is no step of its own.
+//! implementation must be possible where pulling is no step of its own, and where a name is a note in the books.
 //!
 //! Every method has a deadline of its own inside the implementation and ends; none of them retries.
 
@@ -105,6 +105,9 @@ pub struct Unit {
     pub state: UnitState,
     /// When it was created.
     pub created: SystemTime,
+    /// Names the run that it is in, and is another text after each start. Known where the runtime was asked about this unit
+    /// alone: listings do not tell.
+    pub run: Option<String>,
 }
 
 /// What a unit is doing.
@@ -163,7 +166,7 @@ pub struct ExecOutput {
 /// Something that happened to a unit of this installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A unit ended.
+    /// A unit ended. May be told twice.
     Ended {
         /// Its id.
         id: String,

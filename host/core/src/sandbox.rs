@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use crate::engine::{Account, Variable};
-use crate::name::{AgentName, Names, ProjectName, ServiceName};
+use crate::name::{Names, ProjectName, ServiceName};
 use crate::plan::{self, FillError, Secrets};
 
 /// What a call wants: the whole opted-in set of a project, with features.
@@ -56,6 +56,8 @@ pub struct Serving {
     pub variables: Vec<Variable>,
     /// When it was made.
     pub created: SystemTime,
+    /// The run that it was made in: in another one, its data is gone.
+    pub run: Option<String>,
 }
 
 /// The sandbox of an agent.
@@ -148,10 +150,4 @@ pub fn evidence(
         }
     }
     Ok(all)
-}
-
-/// One line for logs about an agent's sandbox.
-pub fn describe(agent: &AgentName, live: &Live) -> String {
-    let services: Vec<_> = live.services.keys().map(ServiceName::as_str).collect();
-    format!("{agent} on {}: {}", live.project, services.join(", "))
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::error::{Code, Error, listed};
 use crate::host::Host;
 use crate::name::{AgentName, ProjectName, ServiceName};
-use crate::people::{Caller, CallerKind};
+use crate::people::{Caller, CallerKind, OPERATOR};
 use crate::project::{Declared, GateValue};
 use crate::registry::Listener;
 
@@ -247,7 +247,7 @@ async fn orchestrator_verb(
         "register_agent" => register(host, name, body),
         "begin_work" => {
             let AgentAndProject { agent, project } = read(body)?;
-            host.begin_work(projects, &agent, &project).await?;
+            host.begin_work(name, projects, &agent, &project).await?;
             Ok(json!({ "agent": agent, "project": project }))
         }
         "end_work" => {
@@ -283,7 +283,7 @@ fn register(host: &Host, by: &str, body: &[u8]) -> Result<Value, Error> {
 
 async fn operator_verb(host: &Host, verb: &Verb, body: &[u8]) -> Result<Value, Error> {
     match verb.name {
-        "register_agent" => register(host, "operator", body),
+        "register_agent" => register(host, OPERATOR, body),
         "set_switch" => {
             let SetSwitch { enabled } = read(body)?;
             host.set_switch(enabled)?;

@@ -9,6 +9,7 @@ use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
 use sandbar_core::runtime::{Result, RuntimeError};
 use tokio::net::UnixStream;
 
+use crate::errors::within;
 use crate::limits;
 
 /// Reads a variable of the environment; a function, so that tests need not change the real one.
@@ -122,6 +123,24 @@ impl Connection {
         };
         let made = made.map_err(crate::errors::CallError::from)?.with_request_modifier(with_url_safe_auth);
         Ok(self.docker.get_or_init(|| made).clone())
+    }
+
+    /// The client, if the daemon answers. One that hangs is as good as away.
+    pub(crate) async fn answering(&self) -> Result<Docker> {
+        let docker = self.client().await?;
+        ping(&docker).await?;
+        Ok(docker)
+    }
+}
+
+/// Asks the daemon whether it is there.
+pub(crate) async fn ping(docker: &Docker) -> Result<()> {
+    match within(limits::PING, docker.ping()).await.map_err(RuntimeError::from) {
+        Ok(_) => Ok(()),
+        Err(RuntimeError::Deadline(limit)) => {
+            Err(RuntimeError::Unreachable(format!("it does not answer within {} s", limit.as_secs())))
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -245,6 +264,15 @@ mod tests {
         // A listener that is gone leaves its socket behind.
         drop(std::os::unix::net::UnixListener::bind(at("stale")));
         assert_eq!(usable(&[at("none"), at("stale")]).await, Ok(at("stale")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_that_hangs_is_away() {
+        let Ok(dir) = tempfile::tempdir() else { panic!("no temporary directory") };
+        let path = dir.path().join("d.sock").display().to_string();
+        let Ok(_listener) = std::os::unix::net::UnixListener::bind(&path) else { panic!("the socket is free") };
+        let answer = Connection::new(Target::Unix(path)).answering().await;
+        assert!(matches!(answer, Err(RuntimeError::Unreachable(why)) if why == "it does not answer within 5 s"));
     }
 
     #[tokio::test]

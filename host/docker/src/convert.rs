@@ -30,12 +30,14 @@ pub(crate) fn listed(container: ContainerSummary, network: &str) -> Option<Unit>
         labels: labels(container.labels),
         state,
         created: u64::try_from(container.created.unwrap_or_default()).map_or(UNIX_EPOCH, from_seconds),
+        run: None,
     })
 }
 
 /// A unit from an inspection; `None` where it has no id.
 pub(crate) fn inspected(container: ContainerInspectResponse, network: &str) -> Option<Unit> {
     let state = inspected_state(container.state.as_ref());
+    let run = container.state.as_ref().and_then(|state| state.started_at.clone());
     let (ports, networks) = container.network_settings.map(|s| (s.ports, s.networks)).unwrap_or_default();
     Some(Unit {
         id: container.id?,
@@ -45,6 +47,7 @@ pub(crate) fn inspected(container: ContainerInspectResponse, network: &str) -> O
         labels: labels(container.config.and_then(|config| config.labels)),
         state,
         created: container.created.as_deref().and_then(instant).unwrap_or(UNIX_EPOCH),
+        run,
     })
 }
 

@@ -34,9 +34,10 @@ use tokio::sync::mpsc;
 
 use crate::connect::{Connection, Target};
 use crate::credentials::Credentials;
-use crate::errors::within;
 use crate::network::Network;
 use crate::put::Maker;
+
+pub use crate::limits::PullLimits;
 
 /// How to reach Docker and what to make there.
 #[derive(Debug, Clone)]
@@ -50,6 +51,8 @@ pub struct DockerOptions {
     pub network_labels: Labels,
     /// The label that says which installation something is of. Nothing is made or removed without it.
     pub installation: (String, String),
+    /// How long pulls may take.
+    pub pull: PullLimits,
 }
 
 /// [`Runtime`] on Docker, or on what speaks its API.
@@ -64,7 +67,7 @@ impl DockerRuntime {
     /// Opens the runtime. The daemon need not be up: every call finds out anew, and answers [`RuntimeError::Unreachable`]
     /// while it is away. Fails only for options that can never work.
     pub fn connect(options: DockerOptions) -> Result<Self> {
-        let DockerOptions { host, network, network_labels, installation } = options;
+        let DockerOptions { host, network, network_labels, installation, pull } = options;
         let target = Target::find(host.as_deref(), &connect::environment)?;
         reference::identifier(&network)?;
         let mut labels = network_labels;
@@ -73,7 +76,7 @@ impl DockerRuntime {
             connection: Arc::new(Connection::new(target)),
             maker: Maker {
                 network: Network::new(network, labels),
-                pulls: pull::Pulls::default(),
+                pulls: pull::Pulls::new(pull),
                 credentials: Credentials::new(&connect::environment),
             },
             installation,
@@ -92,9 +95,7 @@ impl Runtime for DockerRuntime {
     }
 
     async fn ping(&self) -> Result<()> {
-        let docker = self.connection.client().await?;
-        within(limits::PING, docker.ping()).await?;
-        Ok(())
+        self.connection.answering().await.map(drop)
     }
 
     async fn prepare(&self, image: &str, progress: &ProgressSink) -> Result<()> {

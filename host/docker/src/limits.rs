@@ -31,14 +31,23 @@ pub(crate) const LIST: Duration = Duration::from_secs(10);
 /// Looking at one container or image, renaming, reading logs: as cheap as listing, so as long.
 pub(crate) const LOOK: Duration = Duration::from_secs(10);
 
-/// A whole pull. The specification's number.
-pub(crate) const PULL: Duration = Duration::from_secs(300);
+/// How long pulls may take. The one limit that the operator sets, since it depends on the line to the registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PullLimits {
+    /// A whole pull. The specification's number.
+    pub total: Duration,
+    /// Silence within a pull. Docker reports a download and an extraction several times a second, so a minute without a
+    /// word means that the registry stalls.
+    pub silence: Duration,
+}
 
-/// Silence within a pull. Docker reports a download and an extraction several times a second, so a minute without a word
-/// means that the registry stalls.
-pub(crate) const PULL_STALL: Duration = Duration::from_secs(60);
+impl Default for PullLimits {
+    fn default() -> Self {
+        Self { total: Duration::from_secs(300), silence: Duration::from_secs(60) }
+    }
+}
 
-/// What a waiter gives a shared pull beyond [`PULL`], so that it is the pull's own end that it hears.
+/// What a waiter gives a shared pull beyond its time, so that it is the pull's own end that it hears.
 pub(crate) const PULL_MARGIN: Duration = Duration::from_secs(30);
 
 /// A credential helper. Some ask a keychain over the session bus; none of them has anybody to ask a password from.

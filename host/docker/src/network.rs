@@ -34,6 +34,10 @@ impl Network {
     /// same moment at least one sees the other, so two never stay; but they can be there for a moment after this has found
     /// one, and [`is_unsettled`] is how that shows.
     pub(crate) async fn ensure(&self, docker: &Docker) -> Result<()> {
+        // Nearly always it is there, and then nobody waits for anybody.
+        if self.ids(docker).await?.len() == 1 {
+            return Ok(());
+        }
         let _making = self.making.lock().await;
         for attempt in 1..=limits::NETWORK_TRIES {
             match self.ids(docker).await?.len() {

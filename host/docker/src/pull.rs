@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bollard::Docker;
 use bollard::models::CreateImageInfo;
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::credentials::Credentials;
 use crate::errors::{CallError, one_line};
-use crate::limits;
+use crate::limits::{self, PullLimits};
 use crate::reference::Reference;
 
 /// The step's name in reports.
@@ -29,6 +30,18 @@ pub(crate) struct Report {
     pub(crate) doing: String,
     /// Bytes done and bytes in all, over the layers whose size is known.
     pub(crate) bytes: Option<(u64, u64)>,
+}
+
+impl Report {
+    /// What was last heard, as the end of a sentence. A pull that ran out of time has no other reason to tell: while
+    /// Docker tries a layer again it keeps the registry's fault to itself.
+    fn last_word(&self) -> String {
+        let bytes = self.bytes.map(|(done, total)| format!(", {done} of {total} bytes")).unwrap_or_default();
+        match self.doing.as_str() {
+            "" => "; Docker had not said anything yet".to_owned(),
+            doing => format!("; Docker's last word: {}{bytes}", one_line(doing)),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -49,9 +62,16 @@ impl Reporter {
 
 /// The pulls under way, by image.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pulls(Arc<Mutex<HashMap<String, watch::Receiver<State>>>>);
+pub(crate) struct Pulls {
+    under_way: Arc<Mutex<HashMap<String, watch::Receiver<State>>>>,
+    pub(crate) limits: PullLimits,
+}
 
 impl Pulls {
+    pub(crate) fn new(limits: PullLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
     /// Waits for the pull of this image, and starts it with `pull` where none is under way. Dropping the future leaves the
     /// pull alone. Needs a Tokio runtime.
     pub(crate) async fn join<F, P>(&self, image: &str, progress: &ProgressSink, pull: P) -> Result<()>
@@ -75,7 +95,7 @@ impl Pulls {
                 }
             }
         };
-        let limit = limits::PULL + limits::PULL_MARGIN;
+        let limit = self.limits.total + limits::PULL_MARGIN;
         tokio::time::timeout(limit, wait).await.unwrap_or(Err(RuntimeError::Deadline(limit)))
     }
 
@@ -95,17 +115,20 @@ impl Pulls {
         // Takes the entry away however the task ends, but only after the result is there to be read.
         let entry = Entry { pulls: self.clone(), image: image.to_owned() };
         tokio::spawn(async move {
-            let _entry = entry;
-            let result = tokio::time::timeout(limits::PULL, pull).await;
-            let result = result.unwrap_or(Err(RuntimeError::Deadline(limits::PULL)));
+            let total = entry.pulls.limits.total;
+            let result = tokio::time::timeout(total, pull).await.unwrap_or_else(|_| {
+                let last = sender.borrow().report.last_word();
+                Err(RuntimeError::Failed(format!("the pull was not done within {total:?}{last}")))
+            });
             sender.send_modify(|state| state.result = Some(result));
+            drop(entry);
         });
         receiver
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<State>>> {
         // Every change to the map is a single call, so it is whole whatever panicked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -136,6 +159,7 @@ pub(crate) async fn pull(
     docker: Docker,
     credentials: Credentials,
     reference: Reference,
+    silence: Duration,
     reporter: Reporter,
 ) -> Result<()> {
     let (login, trouble) = match credentials.find(&reference.registry).await {
@@ -154,7 +178,7 @@ pub(crate) async fn pull(
         ..CreateImageOptions::default()
     };
     let stream = docker.create_image(Some(options), None, login);
-    let result = follow(stream, |report| reporter.report(report)).await;
+    let result = follow(stream, silence, |report| reporter.report(report)).await;
     match (result, trouble) {
         (Err(RuntimeError::Refused(text)), Some(trouble)) => {
             Err(RuntimeError::Refused(format!("{text} (pulled without credentials: {trouble})")))
@@ -164,14 +188,14 @@ pub(crate) async fn pull(
 }
 
 /// Follows a pull's reports to their end.
-pub(crate) async fn follow<S>(stream: S, mut report: impl FnMut(Report)) -> Result<()>
+pub(crate) async fn follow<S>(stream: S, silence: Duration, mut report: impl FnMut(Report)) -> Result<()>
 where
     S: Stream<Item = Result<CreateImageInfo, bollard::errors::Error>>,
 {
     let mut stream = std::pin::pin!(stream);
     let mut layers = Layers::default();
     loop {
-        match tokio::time::timeout(limits::PULL_STALL, stream.next()).await {
+        match tokio::time::timeout(silence, stream.next()).await {
             Ok(Some(Ok(info))) => {
                 if let Some(text) = info.error_detail.as_ref().and_then(|detail| detail.message.as_deref()) {
                     return Err(refusal(text));
@@ -184,8 +208,8 @@ where
             Ok(Some(Err(error))) => return Err(failure(CallError::from(error))),
             Ok(None) => return Ok(()),
             Err(_) => {
-                let silence = limits::PULL_STALL;
-                return Err(RuntimeError::Failed(format!("the pull stalled: nothing came for {silence:?}")));
+                let last = layers.last.unwrap_or_default().last_word();
+                return Err(RuntimeError::Failed(format!("the pull stalled: nothing came for {silence:?}{last}")));
             }
         }
     }
@@ -195,7 +219,11 @@ where
 /// mean that Docker itself is away.
 fn failure(error: CallError) -> RuntimeError {
     match error {
-        CallError::Answered { status: 404, message } => RuntimeError::NotFound(message),
+        // Also what it says where a registry denies access.
+        CallError::Answered { status: 404, message } => match refusal(&message) {
+            RuntimeError::Failed(message) => RuntimeError::NotFound(message),
+            other => other,
+        },
         CallError::Answered { message, .. } => refusal(&message),
         CallError::Other(error) => error,
     }

@@ -9,6 +9,8 @@ use sandbar_core::progress::Progress;
 
 use super::*;
 
+const SILENCE: Duration = Duration::from_secs(60);
+
 fn info(text: &str) -> Result<CreateImageInfo, Error> {
     let Ok(info) = serde_json::from_str(text) else { panic!("that is a report: {text}") };
     Ok(info)
@@ -16,7 +18,7 @@ fn info(text: &str) -> Result<CreateImageInfo, Error> {
 
 async fn reports(lines: &[&str]) -> (Result<()>, Vec<Report>) {
     let mut seen = Vec::new();
-    let result = follow(stream::iter(lines.iter().map(|line| info(line))), |report| seen.push(report)).await;
+    let result = follow(stream::iter(lines.iter().map(|line| info(line))), SILENCE, |report| seen.push(report)).await;
     (result, seen)
 }
 
@@ -65,17 +67,23 @@ async fn an_error_within_a_good_answer_is_a_failure() {
 #[tokio::test]
 async fn bollard_s_form_of_such_an_error_is_one_too() {
     let error = Error::DockerStreamError { error: "unexpected\nEOF".to_owned() };
-    let result = follow(stream::iter([Err(error)]), |_| {}).await;
+    let result = follow(stream::iter([Err(error)]), SILENCE, |_| {}).await;
     assert_eq!(result, Err(RuntimeError::Failed("unexpected EOF".to_owned())));
 }
 
 #[tokio::test]
 async fn a_registry_that_is_away_does_not_look_like_docker_being_away() {
     let error = Error::DockerResponseServerError { status_code: 503, message: "registry is down".to_owned() };
-    let result = follow(stream::iter([Err(error)]), |_| {}).await;
+    let result = follow(stream::iter([Err(error)]), SILENCE, |_| {}).await;
     assert_eq!(result, Err(RuntimeError::Failed("registry is down".to_owned())));
+    let denied = "pull access denied for x, repository does not exist or may require 'docker login': denied: no";
+    for (message, kind) in [("no such thing", "not found"), (denied, "refused")] {
+        let error = Error::DockerResponseServerError { status_code: 404, message: message.to_owned() };
+        let result = follow(stream::iter([Err(error)]), SILENCE, |_| {}).await;
+        assert!(result.is_err_and(|e| e.to_string() == format!("{kind}: {message}")));
+    }
     let reset = Error::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
-    let result = follow(stream::iter([Err(reset)]), |_| {}).await;
+    let result = follow(stream::iter([Err(reset)]), SILENCE, |_| {}).await;
     assert!(matches!(result, Err(RuntimeError::Unreachable(_))));
 }
 
@@ -83,9 +91,10 @@ async fn a_registry_that_is_away_does_not_look_like_docker_being_away() {
 async fn a_stream_that_stalls_fails() {
     let line = info(r#"{"status": "Downloading", "id": "a", "progressDetail": {"current": 1, "total": 2}}"#);
     let start = tokio::time::Instant::now();
-    let result = follow(stream::iter([line]).chain(stream::pending()), |_| {}).await;
-    assert!(matches!(&result, Err(RuntimeError::Failed(text)) if text.contains("stalled")), "{result:?}");
-    assert_eq!(start.elapsed(), limits::PULL_STALL);
+    let result = follow(stream::iter([line]).chain(stream::pending()), SILENCE, |_| {}).await;
+    let Err(RuntimeError::Failed(text)) = result else { panic!("{result:?}") };
+    assert_eq!(text, "the pull stalled: nothing came for 60s; Docker's last word: Downloading, 1 of 2 bytes");
+    assert_eq!(start.elapsed(), SILENCE);
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,8 +138,14 @@ async fn a_pull_outlives_those_who_wait() {
 async fn a_pull_ends_after_its_time_and_a_panic_is_a_failure() {
     let pulls = Pulls::default();
     let silent = ProgressSink::silent();
-    let never = pulls.join("x", &silent, |_| std::future::pending()).await;
-    assert_eq!(never, Err(RuntimeError::Deadline(limits::PULL)));
+    let start = tokio::time::Instant::now();
+    let never = pulls.join("x", &silent, |reporter| async move {
+        reporter.report(Report { doing: "Retrying in 5 seconds".to_owned(), bytes: None });
+        std::future::pending().await
+    });
+    let why = "the pull was not done within 300s; Docker's last word: Retrying in 5 seconds";
+    assert_eq!(never.await, Err(RuntimeError::Failed(why.to_owned())));
+    assert_eq!(start.elapsed(), PullLimits::default().total);
     let broken = pulls.join("y", &silent, |_| async { panic!("as a test does") }).await;
     assert!(matches!(broken, Err(RuntimeError::Failed(_))));
     assert!(pulls.under_way().is_empty());

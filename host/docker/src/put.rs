@@ -64,7 +64,8 @@ impl Maker {
         if reference.is_id() {
             return Err(RuntimeError::NotFound(format!("there is no image {image}, and none can be pulled by its id")));
         }
-        let pull = |reporter| pull::pull(docker.clone(), self.credentials.clone(), reference, reporter);
+        let silence = self.pulls.limits.silence;
+        let pull = |reporter| pull::pull(docker.clone(), self.credentials.clone(), reference, silence, reporter);
         self.pulls.join(image, progress, pull).await?;
         // A daemon that says in other words that it failed must not pass for one that did not.
         look().await.map_err(|error| match error {

@@ -15,8 +15,7 @@ use futures_util::StreamExt as _;
 use sandbar_core::runtime::{Event, Labels};
 use tokio::sync::mpsc;
 
-use crate::connect::Connection;
-use crate::errors::within;
+use crate::connect::{self, Connection};
 use crate::limits::{self, growing};
 
 /// What Docker adds to a container's labels in an event; a label of that name cannot be told from it.
@@ -48,7 +47,7 @@ async fn follow(
     let mut failures = 0;
     let mut gap = false;
     loop {
-        if let Some(docker) = answering(connection).await {
+        if let Ok(docker) = connection.answering().await {
             if gap {
                 // Before the receiver looks, so that what happens while it does is told as well.
                 since = start();
@@ -74,13 +73,6 @@ async fn follow(
     }
 }
 
-/// The client, if the daemon answers.
-async fn answering(connection: &Connection) -> Option<Docker> {
-    let docker = connection.client().await.ok()?;
-    within(limits::PING, docker.ping()).await.ok()?;
-    Some(docker)
-}
-
 /// Passes events on until the stream breaks.
 async fn subscription(
     docker: &Docker,
@@ -102,7 +94,7 @@ async fn subscription(
             }
             Ok(None) => return Ok(()),
             Err(_) => {
-                if within(limits::PING, docker.ping()).await.is_err() {
+                if connect::ping(docker).await.is_err() {
                     return Ok(());
                 }
             }

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use sandbar_core::error::Error;
+use sandbar_core::error::{Code, Error};
 use sandbar_core::verb::Reply;
 use serde::Serialize;
 use serde_json::Value;
@@ -30,7 +30,7 @@ pub(crate) fn envelope(result: Result<Reply, Error>, request_id: String) -> Resp
             Json(Good { ok: true, evidence, lease_expires_at, request_id }).into_response()
         }
         Err(error) => {
-            let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            let status = status(&error);
             let retry_after = error.retry_after;
             let mut response = (status, Json(Bad { ok: false, error, request_id })).into_response();
             if let Some(seconds) = retry_after {
@@ -41,5 +41,21 @@ pub(crate) fn envelope(result: Result<Reply, Error>, request_id: String) -> Resp
             }
             response
         }
+    }
+}
+
+/// Whatever is retryable is 503, unless its code says more.
+fn status(error: &Error) -> StatusCode {
+    match error.code {
+        Code::Capacity => StatusCode::TOO_MANY_REQUESTS,
+        Code::Deadline => StatusCode::GATEWAY_TIMEOUT,
+        _ if error.retryable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unauthorized => StatusCode::UNAUTHORIZED,
+        Code::Forbidden => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::BadRequest => StatusCode::BAD_REQUEST,
+        Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::InvalidState => StatusCode::CONFLICT,
+        Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

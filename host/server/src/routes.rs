@@ -1,9 +1,11 @@
 //! Routes: verbs at `/v1/do/<verb>`, and health.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -24,6 +26,9 @@ use crate::hosts::AllowedHosts;
 
 /// Largest body of a verb, in bytes.
 const MAX_BODY: usize = 64 << 10;
+
+/// How long a body may take to arrive. It is small, so this is patience with the network, not with the caller.
+const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Every route.
 pub(crate) fn router(host: Arc<Host>, allowed: AllowedHosts) -> Router {
@@ -59,18 +64,27 @@ async fn not_post() -> Response {
     envelope(Err(error), random_hex(8))
 }
 
-async fn do_verb(State(host): State<Arc<Host>>, Path(name): Path<String>, headers: HeaderMap, body: Body) -> Response {
+async fn do_verb(
+    State(host): State<Arc<Host>>,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
     let request_id = random_hex(8);
+    // A name that is no text is no verb.
+    let name = name.map_or_else(|_| String::from("?"), |Path(name)| name);
     let span = tracing::info_span!("verb", request_id, verb = tracing::field::Empty);
     let result = run_verb(&host, &name, &headers, body).instrument(span).await;
     envelope(result, request_id)
 }
 
 async fn run_verb(host: &Arc<Host>, name: &str, headers: &HeaderMap, body: Body) -> Result<Reply, Error> {
-    let caller = authenticate(host, headers)?;
-    let verb = verb::find(host, name, &caller)?;
+    let verb = verb::find(host, name, &authenticate(host, headers)?)?;
     tracing::Span::current().record("verb", verb.name);
     let body = read(body).await?;
+    // Once more: a token may have been revoked while the body was on its way.
+    let caller = authenticate(host, headers)?;
+    verb::find(host, name, &caller)?;
     verb::call(host, verb, &caller, &body, None).await
 }
 
@@ -88,7 +102,10 @@ fn authenticate(host: &Host, headers: &HeaderMap) -> Result<Caller, Error> {
 }
 
 async fn read(body: Body) -> Result<Vec<u8>, Error> {
-    match Limited::new(body, MAX_BODY).collect().await {
+    let body = tokio::time::timeout(BODY_DEADLINE, Limited::new(body, MAX_BODY).collect()).await;
+    let body =
+        body.map_err(|_| Error::bad_request(format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs())))?;
+    match body {
         Ok(body) => Ok(body.to_bytes().to_vec()),
         Err(e) if e.is::<LengthLimitError>() => {
             let message = format!("the body is larger than {MAX_BODY} bytes");

@@ -12,7 +12,11 @@ use serde_json::{Value, json};
 
 fn main() -> Result<()> {
     let started = Instant::now();
-    let mut host = TestHost::start_with(Options { namespace: Some("demo"), ..Options::default() });
+    let mut host = TestHost::start_with(Options {
+        namespace: Some("demo"),
+        services: vec!["postgres", "redis", "mongo"],
+        ..Options::default()
+    });
     let told = tell(&host);
     let left = host.finish()?;
     told?;
@@ -52,7 +56,7 @@ fn tell(host: &TestHost) -> Result<()> {
         let names: Vec<_> = given["env"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
         note(&format!("          variables {}", names.join(" ")));
     }
-    note(&format!("both made at once in {:.2} s", took.as_secs_f32()));
+    note(&format!("all made at once in {:.2} s", took.as_secs_f32()));
 
     step("It uses Postgres over the network, from a container beside it, with psql and nothing but these variables:");
     let env = |service: &str| -> Result<BTreeMap<String, String>> {
@@ -78,13 +82,23 @@ fn tell(host: &TestHost) -> Result<()> {
     note(&format!("get tide      ->  {tide}"));
     ensure!(tide == "low", "redis-cli answered {tide:?}");
 
+    step("And Mongo, with mongosh:");
+    let (mongo, mongo_image) = (env("mongo")?, image("mongo:8")?);
+    let script = "db.getSiblingDB('reef').fish.insertOne({ name: 'crab', legs: 10 }); \
+                  print(db.getSiblingDB('reef').fish.findOne({ legs: { $gt: 0 } }).name)";
+    let shell = format!("mongosh --quiet \"$MONGODB_URI\" --eval \"{}\"", script.replace('$', "\\$"));
+    let found = run_beside(&host.network(), &mongo_image, &mongo, &["sh", "-c", &shell])?;
+    note("insertOne({ name: 'crab', legs: 10 })");
+    note(&format!("findOne({{ legs: {{ $gt: 0 }} }}).name  ->  {found}"));
+    ensure!(found == "crab", "mongosh answered {found:?}");
+
     step("Asking again costs one look at Docker, and answers the same credentials:");
     let asked = Instant::now();
     ensure!(agent.call("request_sandbox", &json!({})).evidence() == evidence, "other credentials");
     note(&format!("{:.1} ms", asked.elapsed().as_secs_f32() * 1000.0));
 
     step("It wants more than it may:");
-    show("mongo", &agent.call("request_sandbox", &json!({ "services": ["mongo"] })));
+    show("kafka", &agent.call("request_sandbox", &json!({ "services": ["kafka"] })));
     let script = "psql -XqAtc \"copy (select 1) to program 'id'\" 2>&1 || true";
     note(&format!(
         "psql  ->  {}",

@@ -157,6 +157,46 @@ fn redis_refuses_what_would_undo_its_rules() {
 }
 
 #[test]
+fn mongo_keeps_documents_for_who_has_the_password() {
+    let host = TestHost::start_with(Options { services: vec!["mongo"], ..Options::default() });
+    let answer = host.developer("dev-1").call("request_sandbox", &json!({}));
+    let mongo = &answer.evidence()["mongo"];
+    assert_eq!(mongo["host"], host.container("mongo", "dev-1"));
+    assert_eq!(
+        (&mongo["port"], &mongo["user"], &mongo["database"]),
+        (&json!(27017), &json!("sandbox"), &json!("admin"))
+    );
+    let prefix = format!("{}_TEST_", host.namespace.to_uppercase());
+    let names: Vec<_> = env(mongo).into_keys().map(|k| k.replace(&prefix, "*")).collect();
+    assert_eq!(
+        names,
+        ["MONGODB_URI", "*MONGO_AUTH_DB", "*MONGO_HOST", "*MONGO_PASSWORD", "*MONGO_PORT", "*MONGO_USER"]
+    );
+
+    // A real client in a container beside it, with nothing but the evidence's variables.
+    let image = image("mongo:8").unwrap();
+    let shell = |env: &std::collections::BTreeMap<String, String>, script: &str| {
+        let line = format!("mongosh --quiet \"$MONGODB_URI\" --eval \"{script}\"");
+        run_beside(&host.network(), &image, env, &["sh", "-c", &line])
+    };
+    let script = "const c = db.getSiblingDB('suite').things; c.insertOne({ name: 'kept' }); print(c.findOne({ name: 'kept' }).name)";
+    assert_eq!(shell(&env(mongo), script).unwrap(), "kept");
+
+    let password = mongo["password"].as_str().unwrap();
+    for wrong in ["wrong", ""] {
+        let mut env = env(mongo);
+        let uri = env["MONGODB_URI"].replace(&format!(":{password}@"), &format!(":{wrong}@"));
+        env.insert("MONGODB_URI".to_owned(), uri);
+        assert!(shell(&env, "print(db.getSiblingDB('suite').things.countDocuments())").is_err(), "{wrong:?}");
+    }
+    let mut nobody = env(mongo);
+    nobody.insert("MONGODB_URI".to_owned(), format!("mongodb://{}:27017/", host.container("mongo", "dev-1")));
+    assert!(shell(&nobody, "print(db.getSiblingDB('suite').things.countDocuments())").is_err());
+    let top = docker(["top", &host.container("mongo", "dev-1"), "-ef"]).unwrap();
+    assert!(!top.contains(password), "{top}");
+}
+
+#[test]
 fn the_account_is_no_superuser_from_the_first_moment_on() {
     let host = TestHost::start_with(Options { services: vec!["postgres"], ..Options::default() });
     let agent = host.developer("dev-1");

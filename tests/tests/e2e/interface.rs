@@ -46,6 +46,8 @@ fn bad_requests_name_what_is_bad() {
     assert_eq!((answer.status, answer.code()), (404, "not_found"));
     assert!(answer.body["error"]["allowed"].as_array().unwrap().contains(&json!("request_sandbox")));
     assert_eq!(host.nobody().get("/").status, 404);
+    let answer = agent.call("%ff", &json!({}));
+    assert_eq!((answer.status, answer.code()), (404, "not_found"));
 
     let large = format!(r#"{{"services": ["{}"]}}"#, "x".repeat(64 << 10));
     let answer = agent.send("request_sandbox", &large);
@@ -89,6 +91,10 @@ fn orchestrators_act_for_their_own_projects() {
     forbidden("end_work", json!({ "agent": "dev-1", "outcome": "done" }));
     forbidden("agent_gone", json!({ "agent": "dev-1" }));
     forbidden("spawn_env", json!({ "agent": "dev-1", "project": "shop" }));
+
+    // What an orchestrator registered is its own, working or not.
+    host.register("dev-2");
+    forbidden("begin_work", json!({ "agent": "dev-2", "project": "elsewhere" }));
 
     let answer = host.orchestrator().call("begin_work", &json!({ "agent": "nobody", "project": "shop" }));
     assert_eq!((answer.status, answer.code()), (404, "not_found"));
@@ -182,6 +188,39 @@ fn a_foreign_host_header_is_refused() {
     };
     assert_eq!(ask("localhost"), "200");
     assert_eq!(ask("attacker.example"), "403");
+}
+
+#[test]
+fn a_token_that_is_revoked_while_the_body_travels_is_refused() {
+    let host = offline();
+    let agent = host.developer("dev-1");
+    let address = host.base().trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).unwrap();
+    let token = agent.token().unwrap();
+    write!(stream, "POST /v1/do/sandbox_status HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n")
+        .unwrap();
+    write!(stream, "Content-Length: 2\r\nConnection: close\r\n\r\n{{").unwrap();
+    host.operator().call("rotate_token", &json!({ "agent": "dev-1" })).evidence();
+    write!(stream, "}}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+}
+
+#[test]
+fn numbers_that_cannot_be_meant_are_refused() {
+    let host = TestHost::prepare(Options {
+        sandbox: "pids = 0\nmemory = \"1m\"".to_owned(),
+        docker: "network = \"host\"".to_owned(),
+        more: "[janitor]\nlease_secs = 9000000000000000000\n".to_owned(),
+        ..Options::default()
+    });
+    let output = host.command().output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    for key in ["[sandbox] pids", "[sandbox] memory", "[docker] network", "[janitor] lease_secs"] {
+        assert!(said.contains(key), "{key} is not in: {said}");
+    }
 }
 
 #[test]

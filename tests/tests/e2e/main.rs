@@ -3,10 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 
 mod account;
+mod components;
+mod daemon;
 mod ensure;
 mod guards;
 mod harness;
+mod images;
 mod interface;
+mod janitor;
+mod neighbours;
 mod operator;
 mod recipes;
 mod restart;

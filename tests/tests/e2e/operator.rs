@@ -78,7 +78,7 @@ fn a_project_is_declared_while_running_and_kept() {
     host.kill();
     host.up().unwrap();
     let late = host.nobody().with_token("late-orchestrator-token");
-    host.register("dev-1");
+    late.call("register_agent", &json!({ "agent": "dev-1", "role": "developer" })).evidence();
     late.call("begin_work", &json!({ "agent": "dev-1", "project": "late" })).evidence();
     let spawn = late.call("spawn_env", &json!({ "agent": "dev-1", "project": "late" }));
     let marker = format!("{}_SANDBOX_SERVICES_AVAILABLE", host.namespace.to_uppercase());
@@ -96,8 +96,9 @@ fn a_set_that_grows_is_added_to_and_one_that_shrinks_is_cut() {
         host.operator().call("set_project", &json!({ "project": "late", "services": services })).evidence();
     };
     declare(&["redis"]);
-    let agent = host.register("dev-1");
     let late = host.nobody().with_token("late-orchestrator-token");
+    let registered = late.call("register_agent", &json!({ "agent": "dev-1", "role": "developer" }));
+    let agent = host.nobody().with_token(registered.evidence()["token"].as_str().unwrap());
     late.call("begin_work", &json!({ "agent": "dev-1", "project": "late" })).evidence();
     let first = agent.call("request_sandbox", &json!({})).evidence().clone();
     declare(&["redis", "postgres"]);

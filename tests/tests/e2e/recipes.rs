@@ -12,7 +12,7 @@ fn every_answer_is_known() {
     let dir = Options::default().engines;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let plugins = sandbar_plugin::Host::new(None, sandbar_plugin::Limits::default()).unwrap();
-    for name in ["postgres", "redis"] {
+    for name in ["postgres", "redis", "mongo"] {
         let engine = runtime.block_on(plugins.load(&dir.join(format!("{name}.wasm")), None)).unwrap();
         let descriptor = engine.descriptor();
         let settings: Vec<_> = descriptor.settings.iter().map(|s| (s.name.clone(), s.default.clone())).collect();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sandbar_core::runtime::{Event, Exit, Runtime as _, RuntimeError};
-use sandbar_docker::{DockerOptions, DockerRuntime};
+use sandbar_docker::{DockerOptions, DockerRuntime, PullLimits};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -137,6 +137,7 @@ async fn options_that_can_never_work_are_refused_at_once() {
             network: network.to_owned(),
             network_labels: [].into(),
             installation: (INSTALLATION.to_owned(), "x".to_owned()),
+            pull: PullLimits::default(),
         };
         assert!(matches!(DockerRuntime::connect(options), Err(RuntimeError::Refused(_))), "{host} {network}");
     }

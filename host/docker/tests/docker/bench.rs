@@ -14,7 +14,7 @@ use bollard::query_parameters::{
 use futures_util::TryStreamExt as _;
 use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{DataPlan, ExecOutput, ExecPlan, Exit, PutError, Result, Runtime as _, Unit, UnitPlan};
-use sandbar_docker::{DockerOptions, DockerRuntime};
+use sandbar_docker::{DockerOptions, DockerRuntime, PullLimits};
 use tokio::sync::OnceCell;
 
 /// The image: busybox with two volumes, one of them written with a final slash, and a folder that nobody may change.
@@ -119,6 +119,7 @@ fn runtime(host: Option<String>, id: &str) -> DockerRuntime {
         network: id.to_owned(),
         network_labels: [("sandbar-test.extra".to_owned(), "1".to_owned())].into(),
         installation: (INSTALLATION.to_owned(), id.to_owned()),
+        pull: PullLimits::default(),
     };
     DockerRuntime::connect(options).expect("the options are fine")
 }

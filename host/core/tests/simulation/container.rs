@@ -1,0 +1,94 @@
+//! One container of the simulated Docker.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use sandbar_core::name::Names;
+use sandbar_core::runtime::{Labels, Unit, UnitState};
+
+/// A container.
+#[derive(Debug, Clone)]
+pub(crate) struct Container {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) labels: Labels,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) state: UnitState,
+    pub(crate) exit_code: i64,
+    pub(crate) address: Option<String>,
+    pub(crate) publish: bool,
+    pub(crate) published_port: Option<u16>,
+    /// The host that made it.
+    pub(crate) host: u64,
+    /// Counts its starts among everybody's.
+    pub(crate) run: u64,
+    /// When it was started again, and under which host.
+    pub(crate) restarted: Option<(u64, Duration)>,
+    /// Whose it is and what it serves, as `agent/service`; something else for what is not of this installation.
+    pub(crate) key: String,
+    /// From when on it answers its probe.
+    pub(crate) ready_at: Option<Duration>,
+    /// Whether its features are ever confirmed.
+    pub(crate) confirms: bool,
+    pub(crate) activated: BTreeSet<String>,
+    /// What a caller was told to have succeeded, since it was started last.
+    pub(crate) confirmed: BTreeSet<String>,
+}
+
+impl Container {
+    /// One that was created and not started.
+    pub(crate) fn new(id: &str, name: &str, labels: Labels, key: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            labels,
+            env: Vec::new(),
+            state: UnitState::Starting,
+            exit_code: 0,
+            address: None,
+            publish: false,
+            published_port: None,
+            host: 0,
+            run: 0,
+            restarted: None,
+            key: key.to_owned(),
+            ready_at: None,
+            confirms: true,
+            activated: BTreeSet::new(),
+            confirmed: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn unit(&self) -> Unit {
+        let up = matches!(self.state, UnitState::Running | UnitState::Paused);
+        Unit {
+            id: self.id.clone(),
+            name: self.name.clone(),
+            address: self.address.clone().filter(|_| up),
+            published_port: self.published_port.filter(|_| up),
+            labels: self.labels.clone(),
+            state: self.state,
+            created: SystemTime::UNIX_EPOCH,
+            run: None,
+        }
+    }
+
+    /// As it is told to who asks about it alone.
+    pub(crate) fn inspected(&self) -> Unit {
+        Unit { run: Some(self.run.to_string()), ..self.unit() }
+    }
+
+    pub(crate) fn agent(&self) -> &str {
+        self.key.split('/').next().unwrap_or_default()
+    }
+
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        self.env.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str())
+    }
+
+    /// What its label says it was made with.
+    pub(crate) fn features(&self, names: &Names) -> BTreeSet<String> {
+        let features = self.labels.get(&names.label("features")).map(String::as_str).unwrap_or_default();
+        features.split(',').filter(|f| !f.is_empty()).map(str::to_owned).collect()
+    }
+}

@@ -1,0 +1,339 @@
+//! The simulated Docker as the core's [`Runtime`]. Every call takes its course (see [`Course`]): when it is carried out and
+//! when it is answered are two things, and what was asked for happens also when nobody waits for the answer any more.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandbar_core::progress::ProgressSink;
+use sandbar_core::runtime::{
+    Caps, Event, ExecOutput, ExecPlan, Exit, PutError, PutStep, Result, Runtime, RuntimeError, Unit, UnitPlan,
+    UnitState,
+};
+use tokio::sync::mpsc;
+
+use crate::faults::{Course, Kind};
+use crate::world::{Inner, World};
+
+/// See the module.
+pub(crate) struct Docker(pub(crate) World);
+
+fn not_found(what: &str) -> RuntimeError {
+    RuntimeError::NotFound(format!("no such container: {what}"))
+}
+
+fn away() -> RuntimeError {
+    RuntimeError::Unreachable("connection refused".to_owned())
+}
+
+impl Docker {
+    /// One call: `done` is what it does.
+    async fn call<T: Send + 'static>(
+        &self,
+        kind: Kind,
+        key: &str,
+        deadline: Duration,
+        done: impl FnOnce(&mut Inner) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let slot = Arc::new(Mutex::new(None));
+        let filled = slot.clone();
+        let begun = self.0.with(|inner| {
+            let mut rng = inner.rng(kind, key);
+            let latency = rng.ms(1, inner.knobs.latency + 2);
+            if inner.away {
+                return Err(latency);
+            }
+            let trouble = inner.trouble(&mut rng, kind, key);
+            if let Some(trouble) = trouble {
+                inner.count("trouble with a call");
+                inner.log(|| format!("  {kind:?} of {key}: {trouble:?}"));
+            }
+            let Course { done: at, answered, error } = Course::new(trouble, latency, deadline);
+            let now = inner.now();
+            if let Some(at) = at {
+                let (key, late) = (key.to_owned(), at > answered);
+                let effect = move |inner: &mut Inner| {
+                    let result = done(inner);
+                    if late {
+                        inner.log(|| format!("  {kind:?} of {key} is carried out late: {}", result.is_ok()));
+                        inner.disturb(key.split('/').next().unwrap_or_default());
+                        inner.count("done after the answer");
+                    }
+                    *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                };
+                inner.schedule(now + at, Box::new(effect));
+            }
+            Ok((answered, error, inner.outages()))
+        });
+        let (answered, error, outages) = match begun {
+            Ok(begun) => begun,
+            Err(latency) => {
+                tokio::time::sleep(latency).await;
+                return Err(away());
+            }
+        };
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(answered) => {}
+            () = self.0.wait(|inner| (inner.outages() != outages).then_some(())) => return Err(away()),
+        }
+        if let Some(error) = error {
+            return Err(error);
+        }
+        self.0.with(|_| ());
+        let result = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        result.unwrap_or_else(|| Err(RuntimeError::Failed("it was never done".to_owned())))
+    }
+
+    async fn about<T: Send + 'static>(
+        &self,
+        kind: Kind,
+        id: &str,
+        done: impl FnOnce(&mut Inner) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let key = self.0.with(|inner| inner.key(id));
+        self.call(kind, &key, kind.deadline(), done).await
+    }
+}
+
+/// Notes plans that break what must hold for everything that is made.
+fn look_at_plan(inner: &mut Inner, plan: &UnitPlan) {
+    let names = inner.names.clone();
+    if !inner.is_ours(&plan.labels) {
+        inner.violation(format!("{} is made without this installation's labels", plan.name));
+    }
+    if names.read(&plan.name) != sandbar_core::name::Kind::Making {
+        inner.violation(format!("{} is made under a name that does not say so", plan.name));
+    }
+    let password = plan.env.iter().find(|(k, _)| *k == names.password_variable()).map(|(_, v)| v.as_str());
+    let shown = plan.labels.values().chain(&plan.command).chain(plan.entrypoint.iter().flatten());
+    if password.is_some_and(|p| shown.into_iter().any(|text| text.contains(p))) {
+        inner.violation(format!("the password of {} can be seen from outside", plan.name));
+    }
+}
+
+fn key_of(inner: &Inner, plan: &UnitPlan) -> String {
+    let label = |key: &str| plan.labels.get(&inner.names.label(key)).map(String::as_str).unwrap_or_default();
+    let owner = label("sandbox.owner");
+    let agent = owner.strip_prefix(&format!("{}-agent-", inner.names.namespace())).unwrap_or(owner);
+    format!("{agent}/{}", label("service"))
+}
+
+/// Notes a rename that must not be: of what is not ours, or to a final name of what nobody has seen to work.
+fn look_at_rename(inner: &mut Inner, id: &str, name: &str) {
+    let Some(container) = inner.containers.get(id).cloned() else { return };
+    if !inner.is_ours(&container.labels) {
+        inner.violation(format!("{} is somebody else's and was to be renamed to {name}", container.name));
+    }
+    let Some((agent, _)) = inner.serves(name) else { return };
+    if agent != container.agent() {
+        inner.violation(format!("{} of {} becomes {name}", container.name, container.agent()));
+    }
+    let mut due = container.features(&inner.names);
+    due.extend(["base".to_owned(), "probe".to_owned()]);
+    let missing: Vec<_> = due.difference(&container.confirmed).collect();
+    if !missing.is_empty() {
+        inner.violation(format!("{name} is committed and nobody has seen {missing:?} succeed"));
+    }
+}
+
+fn rename(inner: &mut Inner, id: &str, name: &str, tells: bool) -> Result<()> {
+    look_at_rename(inner, id, name);
+    let Some(container) = inner.containers.get(id) else { return Err(not_found(id)) };
+    let old = container.name.clone();
+    if old == name {
+        return Ok(());
+    }
+    if let Some(holder) = inner.find(name) {
+        let holder = Some(Box::new(holder.unit())).filter(|_| tells);
+        inner.count(match &holder {
+            Some(holder) if inner.is_ours(&holder.labels) => "a name that a stale container has",
+            Some(_) => "a name that somebody else has",
+            None => "a name that has an unknown holder",
+        });
+        return Err(RuntimeError::Conflict { name: name.to_owned(), holder });
+    }
+    if let Some(container) = inner.containers.get_mut(id) {
+        name.clone_into(&mut container.name);
+    }
+    inner.log(|| format!("  {old} -> {name}"));
+    inner.touch();
+    Ok(())
+}
+
+fn remove(inner: &mut Inner, id_or_name: &str) -> Result<()> {
+    let Some(container) = inner.find(id_or_name).cloned() else { return Ok(()) };
+    if !inner.is_ours(&container.labels) {
+        inner.violation(format!("{} is somebody else's and was to be removed", container.name));
+        return Err(RuntimeError::Refused(format!("{} is not of this installation", container.name)));
+    }
+    inner.containers.remove(&container.id);
+    inner.log(|| format!("  {} is removed", container.name));
+    inner.touch();
+    Ok(())
+}
+
+#[async_trait]
+impl Runtime for Docker {
+    fn caps(&self) -> Caps {
+        Caps { local: true }
+    }
+
+    async fn ping(&self) -> Result<()> {
+        // There are many of these, and they change nothing.
+        let (answered, error) = self.0.with(|inner| {
+            let mut rng = inner.rng(Kind::Ping, "");
+            let latency = rng.ms(1, inner.knobs.latency + 2);
+            let trouble = inner.trouble(&mut rng, Kind::Ping, "");
+            let course = Course::new(trouble, latency, Kind::Ping.deadline());
+            (course.answered, course.error)
+        });
+        tokio::time::sleep(answered).await;
+        match error {
+            _ if self.0.with(|inner| inner.away) => Err(away()),
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    async fn prepare(&self, image: &str, _: &ProgressSink) -> Result<()> {
+        self.call(Kind::Prepare, image, Kind::Prepare.deadline(), |_| Ok(())).await
+    }
+
+    async fn put(&self, plan: &UnitPlan, _: &ProgressSink) -> Result<Unit, PutError> {
+        let at = |step: PutStep| move |error: RuntimeError| PutError { step, error };
+        let key = self.0.with(|inner| {
+            look_at_plan(inner, plan);
+            key_of(inner, plan)
+        });
+        let (wanted, whose) = (plan.clone(), key.clone());
+        let create = move |inner: &mut Inner| {
+            if let Some(holder) = inner.find(&wanted.name) {
+                let unit = Box::new(holder.unit());
+                return Err(RuntimeError::Conflict { name: wanted.name.clone(), holder: Some(unit) });
+            }
+            inner.log(|| format!("  {} is created for {whose}", wanted.name));
+            Ok(inner.create(&wanted, &whose))
+        };
+        let id = self.call(Kind::Create, &key, Kind::Create.deadline(), create).await.map_err(at(PutStep::Create))?;
+        let started = id.clone();
+        let start = move |inner: &mut Inner| match inner.containers.get(&started).map(|c| c.state) {
+            None => Err(not_found(&started)),
+            Some(UnitState::Starting) => {
+                inner.boot(&started);
+                Ok(())
+            }
+            Some(_) => Ok(()),
+        };
+        self.call(Kind::Start, &key, Kind::Start.deadline(), start).await.map_err(at(PutStep::Start))?;
+        self.inspect(&id).await.map_err(at(PutStep::Start))
+    }
+
+    async fn rename(&self, id: &str, name: &str) -> Result<()> {
+        let (asked, to) = (id.to_owned(), name.to_owned());
+        let tells = self.0.with(|inner| {
+            let key = inner.key(id);
+            let nameless = inner.knobs.nameless;
+            !inner.rng(Kind::Rename, &format!("holder {key}")).chance(nameless)
+        });
+        self.about(Kind::Rename, id, move |inner| rename(inner, &asked, &to, tells)).await
+    }
+
+    async fn exec(&self, id: &str, plan: &ExecPlan) -> Result<ExecOutput> {
+        let (asked, argv, env) = (id.to_owned(), plan.argv.clone(), plan.env.clone());
+        let key = self.0.with(|inner| inner.key(id));
+        let run = move |inner: &mut Inner| {
+            let container = inner.containers.get(&asked).ok_or_else(|| not_found(&asked))?;
+            if container.state != UnitState::Running {
+                return Err(RuntimeError::Gone(container.name.clone()));
+            }
+            let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+            let password = env.iter().find(|(k, _)| k == "PW").map(|(_, v)| v.as_str());
+            Ok(inner.run(&asked, &argv, password))
+        };
+        let code = self.call(Kind::Exec, &key, plan.timeout, run).await?;
+        if code == 0 {
+            let what = match plan.argv.first().map(String::as_str) {
+                Some("verify") => plan.argv.get(1).cloned(),
+                Some("probe") => Some("probe".to_owned()),
+                _ => None,
+            };
+            self.0.with(|inner| {
+                if let Some(container) = inner.containers.get_mut(id) {
+                    container.confirmed.extend(what);
+                }
+            });
+        }
+        Ok(ExecOutput { code, stdout: String::new(), stderr: String::new() })
+    }
+
+    async fn ended(&self, id: &str) -> Result<Exit> {
+        let outages = self.0.with(|inner| if inner.away { None } else { Some(inner.outages()) });
+        let known = self.0.with(|inner| inner.containers.get(id).map(|c| c.run));
+        let look = |inner: &mut Inner| {
+            if outages != Some(inner.outages()) {
+                return Some(Err(away()));
+            }
+            let exit = |code: i64| Some(Ok(Exit { code, out_of_memory: false }));
+            match (inner.containers.get(id), known) {
+                (None, None) => Some(Err(not_found(id))),
+                (None, Some(_)) => exit(137),
+                (Some(container), _) if container.state == UnitState::Ended => exit(container.exit_code),
+                // It was started again meanwhile.
+                (Some(container), Some(run)) if container.run != run => exit(container.exit_code),
+                _ => None,
+            }
+        };
+        let result = self.0.wait(look).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        result
+    }
+
+    async fn list(&self, labels: &[(&str, &str)]) -> Result<Vec<Unit>> {
+        let wanted: Vec<(String, String)> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let prefix = self.0.with(|inner| format!("{}-agent-", inner.names.namespace()));
+        let owner = wanted.iter().find_map(|(_, v)| v.strip_prefix(&prefix)).unwrap_or_default().to_owned();
+        let list = move |inner: &mut Inner| {
+            let all = inner.containers.values();
+            let fits = all.filter(|c| wanted.iter().all(|(k, v)| c.labels.get(k) == Some(v)));
+            Ok(fits.map(|c| c.unit()).collect())
+        };
+        self.call(Kind::List, &owner, Kind::List.deadline(), list).await
+    }
+
+    async fn inspect(&self, id_or_name: &str) -> Result<Unit> {
+        // A final name says whose business this is, whoever holds it.
+        let key = self.0.with(|inner| match inner.serves(id_or_name) {
+            Some((agent, slug)) => format!("{agent}/{slug}"),
+            None => inner.key(id_or_name),
+        });
+        let asked = id_or_name.to_owned();
+        let look = move |inner: &mut Inner| inner.find(&asked).map(|c| c.inspected()).ok_or_else(|| not_found(&asked));
+        self.call(Kind::Inspect, &key, Kind::Inspect.deadline(), look).await
+    }
+
+    async fn environment(&self, id: &str) -> Result<Vec<(String, String)>> {
+        let asked = id.to_owned();
+        let look = move |inner: &mut Inner| {
+            inner.containers.get(&asked).map(|c| c.env.clone()).ok_or_else(|| not_found(&asked))
+        };
+        self.about(Kind::Environment, id, look).await
+    }
+
+    async fn logs(&self, id: &str, _: usize) -> Result<String> {
+        self.about(Kind::Logs, id, |_| Ok("a line\n".to_owned())).await
+    }
+
+    async fn remove(&self, id_or_name: &str, _: Duration) -> Result<()> {
+        let asked = id_or_name.to_owned();
+        self.about(Kind::Remove, id_or_name, move |inner| remove(inner, &asked)).await
+    }
+
+    async fn retire(&self) -> Result<()> {
+        self.call(Kind::Retire, "", Kind::Retire.deadline(), |_| Ok(())).await
+    }
+
+    fn watch(&self, _: (String, String)) -> mpsc::Receiver<Event> {
+        self.0.with(|inner| inner.follow())
+    }
+}

@@ -1,0 +1,77 @@
+//! The core in a simulated world.
+//!
+//! `SANDBAR_SCHEDULES=100000 cargo test -p sandbar-core --test simulation` plays that many schedules;
+//! `SANDBAR_SEED=17 cargo test …` plays one and tells what happened.
+
+#![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
+
+mod container;
+mod docker;
+mod engine;
+mod faults;
+mod ledger;
+mod play;
+mod rest;
+mod rng;
+mod schedule;
+mod stage;
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many schedules are played.
+const SCHEDULES: u64 = 2_000;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap())
+}
+
+#[test]
+fn schedules() {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !info.payload_as_str().is_some_and(|text| text.contains(engine::PANIC)) {
+            hook(info);
+        }
+    }));
+    if let Some(seed) = number("SANDBAR_SEED") {
+        let verdict = play::seed(seed, true);
+        println!("{}", verdict.log.join("\n"));
+        assert!(verdict.violations.is_empty(), "seed {seed}: {:#?}", verdict.violations);
+        return;
+    }
+    let (next, last) = (AtomicU64::new(0), number("SANDBAR_SCHEDULES").unwrap_or(SCHEDULES));
+    let failed = Mutex::new(Vec::new());
+    let tally = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= last {
+                        return;
+                    }
+                    let verdict = play::seed(seed, false);
+                    if !verdict.violations.is_empty() {
+                        failed.lock().unwrap().push((seed, verdict.violations));
+                    }
+                    for (what, n) in verdict.tally {
+                        *tally.lock().unwrap().entry(what).or_insert(0) += n;
+                    }
+                }
+            });
+        }
+    });
+    let mut failed = failed.into_inner().unwrap();
+    failed.sort();
+    for (seed, violations) in &failed {
+        println!(
+            "SANDBAR_SEED={seed} cargo test -p sandbar-core --test simulation schedules -- --nocapture\n  {}",
+            violations.join("\n  ")
+        );
+    }
+    println!("{:#?}", tally.into_inner().unwrap());
+    assert!(failed.is_empty(), "{} of {last} schedules failed", failed.len());
+}

@@ -1,0 +1,332 @@
+//! Plays a schedule to its end, and looks at what is left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbar_core::host::Host;
+use sandbar_core::runtime::UnitState;
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use crate::engine;
+use crate::faults::Knobs;
+use crate::ledger::Agent;
+use crate::schedule::{End, Event, Meddle, Run, Schedule};
+use crate::stage::{Extensions, Stage};
+use crate::world::Verdict;
+
+/// After the last trouble everything that was still to come has come, what may be suspect is not any more, and the janitor
+/// has seen it twice and long enough.
+const SETTLES: Duration = Duration::from_secs(400);
+/// Where there was one host only, nothing was made that it does not know of.
+const SETTLES_SOON: Duration = Duration::from_secs(120);
+/// Nothing is under way for longer than this, whatever happened.
+const AT_LAST: Duration = Duration::from_secs(900);
+/// Where nothing goes wrong, what was let go is gone by then.
+const REMOVAL: Duration = Duration::from_secs(2);
+/// A host that goes down waits twice this long, and lets go each agent's sandbox for half of it where nothing is kept.
+const DRAIN: Duration = Duration::from_secs(20);
+
+/// Plays the schedule of a seed.
+pub(crate) fn seed(seed: u64, log: bool) -> Verdict {
+    let schedule = Schedule::draw(seed);
+    let stage = Stage::new(seed, schedule.clone(), log);
+    stage.world.log(|| format!("{:?}", Schedule { runs: vec![], ..schedule.clone() }));
+    for run in &schedule.runs {
+        let seen = stage.clone();
+        stage.life(run.pause, |host| async move { seen.play(host, run).await });
+    }
+    let seen = stage.clone();
+    stage.life(Duration::ZERO, |host| async move { seen.next_start(host).await });
+    stage.world.verdict()
+}
+
+impl Stage {
+    async fn play(self: Arc<Self>, host: Arc<Host>, run: &Run) {
+        let mut calls = JoinSet::new();
+        for (at, event) in run.events.clone() {
+            let (stage, host) = (self.clone(), host.clone());
+            calls.spawn(async move {
+                tokio::time::sleep(at).await;
+                stage.happen(&host, event).await;
+            });
+        }
+        tokio::time::sleep(run.lasts).await;
+        match run.end {
+            End::Crash => self.killed(&host),
+            End::ShutDown => self.go_down(&host).await,
+            End::Settle => {
+                let all = tokio::time::timeout(AT_LAST, async { while calls.join_next().await.is_some() {} });
+                if all.await.is_err() {
+                    self.world.violation("a call never ends".to_owned());
+                }
+                self.settle(&host).await;
+            }
+        }
+    }
+
+    /// The host is about to be killed.
+    fn killed(&self, host: &Host) {
+        let states: Vec<_> = self.agents.iter().map(|a| host.registry().snapshot(a).state).collect();
+        self.world.with(|inner| {
+            for state in states {
+                inner.count(match state {
+                    "making" => "killed while making",
+                    "letting_go" => "killed while letting go",
+                    _ => "killed",
+                });
+            }
+        });
+        // What a release had not removed yet is found again, and its agent may still work.
+        if !host.registry().leaving().is_empty() {
+            (0..self.agents.len()).for_each(|agent| self.with(agent, Agent::unanswered));
+        }
+    }
+
+    async fn happen(&self, host: &Host, event: Event) {
+        match event {
+            Event::Request { agent, services, extensions, cancel } => {
+                let services = services.map(|s| engine::set(&s));
+                let mut wanted = Extensions::new();
+                for (service, feature) in extensions {
+                    wanted.insert(service.to_owned(), engine::set(&[feature]));
+                }
+                self.request(host, agent, services.as_ref(), &wanted, cancel).await;
+            }
+            Event::Release { agent } => self.release(host, agent).await,
+            Event::Begin { agent, project } => self.begin(host, agent, project).await,
+            Event::End { agent } => self.end(host, agent).await,
+            Event::Declare(n) => {
+                self.world.log(|| format!("lab is declared {n}"));
+                host.set_project(engine::project("lab"), engine::lab(n)).unwrap();
+            }
+            Event::Meddle { agent, service, how, making } => self.meddle(agent, service, how, making),
+            Event::Outage { lasts, kills } => self.world.with(|inner| inner.go_away(lasts, kills)),
+            Event::Squat { agent, service } => self.squat(agent, service),
+        }
+    }
+
+    fn meddle(&self, agent: usize, service: &str, how: Meddle, making: bool) {
+        let name = self.names.sandbox(&service.parse_slug(), &self.agents[agent]);
+        let key = format!("{}/{service}", self.agents[agent]);
+        let replaced = self.world.with(|inner| {
+            let mut fits = inner
+                .containers
+                .values()
+                .filter(|c| c.key == key && (if making { c.name != name } else { c.name == name }));
+            let container = fits.next().cloned()?;
+            inner.log(|| format!("somebody meddles with {}: {how:?}", container.name));
+            inner.disturb(container.agent());
+            inner.count("meddled with");
+            let id = container.id;
+            match how {
+                Meddle::Kill => inner.end(&id, 137),
+                Meddle::Pause => {
+                    let container = inner.containers.get_mut(&id)?;
+                    if container.state == UnitState::Running {
+                        container.state = UnitState::Paused;
+                    }
+                }
+                Meddle::Restart => {
+                    inner.end(&id, 0);
+                    inner.boot(&id);
+                }
+                Meddle::Vanish | Meddle::Replace => drop(inner.containers.remove(&id)),
+                Meddle::Rename => {
+                    let aside = format!("aside-{}", &id[56..]);
+                    inner.containers.get_mut(&id)?.name = aside;
+                }
+            }
+            inner.touch();
+            Some(matches!(how, Meddle::Replace))
+        });
+        if replaced == Some(true) {
+            self.squat(agent, service);
+        }
+    }
+
+    /// A container of another installation takes a final name, if it is free.
+    fn squat(&self, agent: usize, service: &str) {
+        let name = self.names.sandbox(&service.parse_slug(), &self.agents[agent]);
+        let taken = self.world.with(|inner| {
+            if inner.find(&name).is_some() {
+                return false;
+            }
+            let mut labels = self.names.base_labels();
+            labels.insert(self.names.label("installation"), "theirs".to_owned());
+            labels.insert(self.names.label("sandbox.owner"), self.names.owner(&self.agents[agent]));
+            inner.log(|| format!("{name} is somebody else's"));
+            inner.add_foreign(&name, labels);
+            true
+        });
+        if taken {
+            self.with(agent, |a| a.squatted = true);
+        }
+    }
+
+    /// Takes the host down in good order.
+    async fn go_down(&self, host: &Host) {
+        let (from, calm) = (self.world.now(), self.schedule.knobs.is_calm());
+        let recovered = host.health().state() == sandbar_core::health::State::Up;
+        if !self.schedule.keep {
+            self.forget(|_| true);
+        }
+        self.world.log(|| "going down".to_owned());
+        host.shut_down().await;
+        self.world.with(|inner| inner.count("went down"));
+        let took = self.world.now() - from;
+        let each = if self.schedule.keep { 0 } else { u32::try_from(self.agents.len()).unwrap_or(0) };
+        if took > DRAIN * 3 + DRAIN * each / 2 {
+            self.world.violation(format!("going down took {took:?}"));
+        }
+        if calm && recovered {
+            self.look_at_rest(host, "after going down");
+            let left = self.world.with(|inner| inner.ours().count());
+            if !self.schedule.keep && left > 0 {
+                self.world.violation(format!("{left} containers are left behind by a host that keeps none"));
+            }
+        }
+        if !self.schedule.keep {
+            self.forget(|_| true);
+        }
+        if !host.registry().leaving().is_empty() {
+            (0..self.agents.len()).for_each(|agent| self.with(agent, Agent::unanswered));
+        }
+    }
+
+    /// Trouble ends, time passes, and everything has to be as the registry says; then every agent that has work asks once
+    /// more, twice.
+    async fn settle(&self, host: &Host) {
+        self.world.log(|| "trouble ends".to_owned());
+        let agents = self.agents.iter().map(|a| a.to_string()).collect::<Vec<_>>();
+        let foreign = self.world.with(|inner| {
+            let Knobs { latency, boot, .. } = inner.knobs;
+            inner.knobs = Knobs { latency, boot, ..Knobs::default() };
+            inner.come_back();
+            let foreign: Vec<_> = inner.containers.values().filter(|c| !inner.is_ours(&c.labels)).cloned().collect();
+            // Half of what is in the way goes.
+            let (go, stay): (Vec<_>, Vec<_>) =
+                foreign.into_iter().partition(|c| c.id.ends_with(['0', '2', '4', '6', '8']));
+            for container in go {
+                inner.containers.remove(&container.id);
+            }
+            stay
+        });
+        if foreign.is_empty() {
+            (0..agents.len()).for_each(|agent| self.with(agent, |a| a.squatted = false));
+        }
+        tokio::time::sleep(if self.schedule.runs.len() > 1 { SETTLES } else { SETTLES_SOON }).await;
+        self.rest(host, AT_LAST).await;
+        self.look_at_rest(host, "at rest");
+        self.look_at_rights(host);
+        if self.schedule.remakes < 100 {
+            tokio::time::sleep(Duration::from_secs(601)).await;
+        }
+
+        let first = self.ask_all(host).await;
+        self.rest(host, REMOVAL).await;
+        self.look_at_rest(host, "after everybody asked");
+        for (agent, answer) in first.iter().enumerate() {
+            let Some(answer) = answer else { continue };
+            let squatted = foreign.iter().any(|c| c.name.ends_with(&format!("-{}", agents[agent])));
+            let full = self.schedule.max_live < agents.len();
+            if answer.is_none() && !squatted && !full {
+                self.world.violation(format!("{} still gets nothing", agents[agent]));
+            }
+        }
+        let created = self.world.with(|inner| inner.created);
+        let second = self.ask_all(host).await;
+        self.compare(&first, &second, created, "at once");
+        for container in foreign {
+            let same =
+                self.world.with(|inner| inner.containers.get(&container.id).is_some_and(|c| c.name == container.name));
+            if !same {
+                self.world.violation(format!("{} was somebody else's and is not there any more", container.name));
+            }
+        }
+    }
+
+    async fn rest(&self, host: &Host, bound: Duration) {
+        let until = self.world.now() + bound;
+        while !self.is_at_rest(host) && self.world.now() < until {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// The next host finds everything again; then everybody gives back what they have.
+    async fn next_start(&self, host: Arc<Host>) {
+        let up = host.health().subscribe().wait_for(|s| *s == sandbar_core::health::State::Up).await.is_ok();
+        assert!(up, "a host is up at last");
+        let before = self.world.with(|inner| {
+            let ours = inner
+                .ours()
+                .filter_map(|c| Some((c.key.clone(), c.variable(&self.names.password_variable())?.to_owned())));
+            ours.collect::<Vec<_>>()
+        });
+        let created = self.world.with(|inner| inner.created);
+        let answers = self.ask_all(&host).await;
+        for (agent, answer) in answers.iter().enumerate() {
+            let Some(Some(evidence)) = answer else { continue };
+            for (service, entry) in evidence.as_object().into_iter().flatten() {
+                let key = format!("{}/{service}", self.agents[agent]);
+                let known = before.iter().find(|(k, _)| *k == key);
+                if known.is_some_and(|(_, p)| entry["password"] != p.as_str()) {
+                    self.world.violation(format!("{key} has another password after a restart"));
+                }
+            }
+        }
+        let again = self.ask_all(&host).await;
+        let made = self.world.with(|inner| inner.created);
+        self.compare(&answers, &again, made, "after a restart");
+        if made != created
+            && self.schedule.max_live >= self.agents.len()
+            && !self.world.with(|inner| inner.has_foreign())
+        {
+            self.world.violation(format!("{} containers were made after a restart", made - created));
+        }
+        for agent in 0..self.agents.len() {
+            match agent % 2 {
+                0 => self.end(&host, agent).await,
+                _ => self.release(&host, agent).await,
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        self.look_at_rest(&host, "at the end");
+        let left = self.world.with(|inner| inner.ours().map(|c| c.name.clone()).collect::<Vec<_>>());
+        if !left.is_empty() || host.registry().occupied() != 0 {
+            self.world.violation(format!("at the end there is still {left:?}"));
+        }
+    }
+
+    /// Asks for everybody who has work, all at once: the evidence, `None` for an error.
+    async fn ask_all(&self, host: &Host) -> Vec<Option<Option<Value>>> {
+        let ask = |agent: usize| async move {
+            host.people().work(&self.agents[agent])?;
+            Some(self.request(host, agent, None, &Extensions::new(), None).await?.ok())
+        };
+        futures_util::future::join_all((0..self.agents.len()).map(ask)).await
+    }
+
+    fn compare(&self, first: &[Option<Option<Value>>], second: &[Option<Option<Value>>], created: u64, when: &str) {
+        for (agent, (first, second)) in first.iter().zip(second).enumerate() {
+            if first.as_ref().is_some_and(Option::is_some) && first != second {
+                self.world.violation(format!("{} asks again {when} and has something else", self.agents[agent]));
+            }
+        }
+        let all = first.iter().flatten().all(Option::is_some);
+        if all && self.world.with(|inner| inner.created) != created {
+            self.world.violation(format!("asking again {when} made something"));
+        }
+    }
+}
+
+/// A service's slug is its name.
+trait Slug {
+    fn parse_slug(&self) -> sandbar_core::name::EngineSlug;
+}
+
+impl Slug for str {
+    fn parse_slug(&self) -> sandbar_core::name::EngineSlug {
+        sandbar_core::name::EngineSlug::new(self).unwrap()
+    }
+}

@@ -1,0 +1,390 @@
+//! What a schedule is played on: the simulated Docker, the state file, one host after another, and the callers, each of
+//! whom judges the answers it gets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sandbar_core::catalog::CatalogHandle;
+use sandbar_core::ensure::Limits;
+use sandbar_core::error::{Code, Error};
+use sandbar_core::health;
+use sandbar_core::host::{Host, Settings};
+use sandbar_core::janitor::Pace;
+use sandbar_core::name::{AgentName, EngineSlug, Installation, Names, Namespace, ProjectName};
+use sandbar_core::people::{Caller, Configured, People};
+use sandbar_core::runtime::UnitState;
+use sandbar_core::store::Store;
+use serde_json::Value;
+
+use crate::docker::Docker;
+use crate::engine::{self, PROJECTS};
+use crate::faults::Knobs;
+use crate::ledger::Agent;
+use crate::schedule::Schedule;
+use crate::world::World;
+
+/// The whole deadline of a call: the pull, the slowest readiness, what the host adds, and its guard's look at Docker.
+const CALL: Duration = Duration::from_secs(300 + 3 + 60 + 6);
+/// A release answers after this long, whatever Docker does.
+const RELEASE: Duration = Duration::from_secs(10);
+/// That a container was started again is known after this long, also when Docker was away.
+const RESTART: Duration = Duration::from_secs(10);
+/// Where nothing goes wrong nothing takes longer.
+const CALM: Duration = Duration::from_secs(20);
+
+pub(crate) type Extensions = BTreeMap<String, BTreeSet<String>>;
+
+/// See the module.
+pub(crate) struct Stage {
+    pub(crate) world: World,
+    pub(crate) names: Arc<Names>,
+    pub(crate) schedule: Schedule,
+    pub(crate) agents: Vec<AgentName>,
+    pub(crate) projects: Vec<ProjectName>,
+    pub(crate) catalog: CatalogHandle,
+    store: Arc<Store>,
+    ledger: Mutex<Vec<Agent>>,
+    /// Whether nothing goes wrong but what callers and crashes do, so that no call may fail over anything else.
+    calm: bool,
+}
+
+impl Stage {
+    /// Sets it up; nothing goes wrong yet.
+    pub(crate) fn new(seed: u64, schedule: Schedule, log: bool) -> Arc<Self> {
+        let names = Names::new(Namespace::new("sandbar").unwrap(), Installation::new("ours").unwrap());
+        let names = Arc::new(names);
+        let world = World::new(seed, names.clone(), Knobs::default(), log);
+        let catalog = runtime().block_on(engine::catalog(&world, &names));
+        world.with(|inner| inner.knobs = schedule.knobs.clone());
+        let agents: Vec<_> = (1..=schedule.agents).map(|n| AgentName::new(format!("a{n}")).unwrap()).collect();
+        let ledger = Mutex::new(vec![Agent::default(); agents.len()]);
+        Arc::new(Self {
+            calm: schedule.knobs.is_calm(),
+            projects: PROJECTS.into_iter().map(engine::project).collect(),
+            store: Arc::new(Store::memory().unwrap()),
+            world,
+            names,
+            schedule,
+            agents,
+            catalog,
+            ledger,
+        })
+    }
+
+    /// A host, as a start of the program makes it.
+    fn host(&self) -> Arc<Host> {
+        let caller = |name: &AgentName| Caller::Agent { name: name.clone(), role: "developer".to_owned() };
+        let configured = |name: &AgentName| Configured { caller: caller(name), token_sha256: name.to_string() };
+        let people = People::new(self.store.clone(), self.agents.iter().map(configured).collect()).unwrap();
+        let settings = Settings {
+            names: self.names.clone(),
+            enabled: true,
+            enabled_by_environment: None,
+            roles: engine::set(&["developer"]),
+            projects: engine::projects(&self.catalog.current()),
+            limits: Limits {
+                max_live: self.schedule.max_live,
+                remakes: self.schedule.remakes,
+                publish: self.schedule.publish,
+                ..Limits::default()
+            },
+            pace: Pace::default(),
+            keep_on_shutdown: self.schedule.keep,
+        };
+        let docker = Arc::new(Docker(self.world.clone()));
+        let host = Host::new(settings, docker, self.catalog.clone(), self.store.clone(), people).unwrap();
+        if host.people().agents().len() == self.agents.len() && self.store.projects().unwrap().is_empty() {
+            host.set_project(engine::project("lab"), engine::lab(0)).unwrap();
+        }
+        host
+    }
+
+    /// One host's life: everything it started dies with it, at the end of `play`, as if it were killed then.
+    pub(crate) fn life<F: Future>(self: &Arc<Self>, pause: Duration, play: impl FnOnce(Arc<Host>) -> F) -> F::Output {
+        let runtime = runtime();
+        let output = runtime.block_on(async {
+            self.world.enter();
+            self.world.log(|| "a host starts".to_owned());
+            let host = self.host();
+            tokio::spawn(self.world.clone().pump());
+            tokio::spawn(host.clone().run());
+            let output = play(host).await;
+            self.world.log(|| "the host is gone".to_owned());
+            self.world.leave(pause);
+            output
+        });
+        drop(runtime);
+        output
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Vec<Agent>> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn with<T>(&self, agent: usize, f: impl FnOnce(&mut Agent) -> T) -> T {
+        f(&mut self.ledger()[agent])
+    }
+
+    pub(crate) fn forget(&self, which: impl Fn(&Agent) -> bool) {
+        let now = self.world.now();
+        self.ledger().iter_mut().filter(|a| which(a)).for_each(|a| a.forget(now));
+    }
+
+    /// A request, judged. `None` when its caller went away first.
+    pub(crate) async fn request(
+        &self,
+        host: &Host,
+        agent: usize,
+        services: Option<&BTreeSet<String>>,
+        extensions: &Extensions,
+        cancel: Option<Duration>,
+    ) -> Option<Result<Value, Error>> {
+        let name = &self.agents[agent];
+        let from = self.world.now();
+        self.world.log(|| format!("{name} requests {services:?} with {extensions:?}, waits {cancel:?}"));
+        let draining = host.health().state() == health::State::Draining;
+        let _open = Open::request(self, agent, extensions);
+        // As the verb does it: every call starts the lease anew, before and after.
+        let call = async {
+            host.registry().renew(name);
+            let result = host.request_sandbox(name, services, extensions, None).await;
+            host.registry().renew(name);
+            result
+        };
+        let result = match cancel {
+            Some(after) => tokio::time::timeout(after, call).await.ok(),
+            None => Some(call.await),
+        };
+        match &result {
+            None => self.world.with(|inner| {
+                inner.count("a caller left");
+                inner.log(|| format!("{name} does not wait any longer"));
+            }),
+            Some(Ok(evidence)) => {
+                self.world.log(|| format!("{name} has {}", passwords(evidence)));
+                if draining {
+                    self.world.violation(format!("{name} was served by a host that was going down"));
+                }
+                self.judge_evidence(agent, evidence, extensions, from);
+            }
+            Some(Err(error)) => {
+                self.world.log(|| format!("{name} is refused: {error}"));
+                self.judge_error(host, agent, error, from);
+            }
+        }
+        let took = self.world.now() - from;
+        if took > CALL || self.calm && took > CALM {
+            self.world.violation(format!("a request of {name} took {took:?}"));
+        }
+        self.look_at_counts(host);
+        result
+    }
+
+    /// What an agent is given has to be there, be its own, and be what it had.
+    fn judge_evidence(&self, agent: usize, evidence: &Value, extensions: &Extensions, from: Duration) {
+        let name = self.agents[agent].as_str();
+        let now = self.world.now();
+        let upset = self.with(agent, |a| a.was_upset(from, now));
+        for (service, entry) in evidence.as_object().into_iter().flatten() {
+            let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+            let features: BTreeSet<String> = entry["available_extensions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect();
+            if extensions.get(service).is_some_and(|asked| !features.is_superset(asked)) {
+                self.world.violation(format!("{name} asked {service} for more than {features:?}"));
+            }
+            let final_name = self.names.sandbox(&EngineSlug::new(service).unwrap(), &self.agents[agent]);
+            let problem = self.world.with(|inner| {
+                if upset || inner.was_disturbed(name, from) {
+                    return None;
+                }
+                let Some(container) = inner.find(&final_name).cloned() else { return Some("is not there".to_owned()) };
+                inner.count(if container.host == inner.hosts { "served" } else { "served by what was adopted" });
+                let (host, port) = match container.published_port {
+                    Some(port) => ("127.0.0.1".to_owned(), port),
+                    None => (final_name.clone(), 1000),
+                };
+                let url = &entry["env"][format!("{}{}_URL", self.names.variable_prefix(), service.to_uppercase())];
+                if container.state != UnitState::Running {
+                    Some(format!("is {:?}", container.state))
+                } else if container.agent() != name || !inner.is_ours(&container.labels) {
+                    Some(format!("is {}'s", container.key))
+                } else if container.variable(&self.names.password_variable()) != Some(text("password").as_str()) {
+                    Some("has another password".to_owned())
+                } else if text("host") != host || entry["port"] != port {
+                    Some(format!("is at {host}:{port}"))
+                } else if *url != format!("{host}:{port}:{}", text("password")) {
+                    Some(format!("is not what {url} says"))
+                } else if container.restarted.is_some_and(|(host, at)| host == inner.hosts && at + RESTART < from) {
+                    Some("was started again, so that its data is gone".to_owned())
+                } else if container.features(&self.names) != features {
+                    Some("has other features".to_owned())
+                } else {
+                    None
+                }
+            });
+            if let Some(problem) = problem {
+                self.world.violation(format!("{name} was given {final_name}, which {problem}"));
+            }
+            let before = self.with(agent, |a| a.hand(service, &text("password"), features, from));
+            if let (true, Some(before)) = (self.calm, before) {
+                self.world.violation(format!("{name} had {service} with {before:?}, and nothing happened to it"));
+            }
+        }
+    }
+
+    /// An error has to have a cause.
+    fn judge_error(&self, host: &Host, agent: usize, error: &Error, from: Duration) {
+        let now = self.world.now();
+        let knobs = &self.schedule.knobs;
+        let (upset, squatted, on_lab) = self.with(agent, |a| (a.was_upset(from, now), a.squatted, a.on_lab));
+        let reason = error.details.as_ref().and_then(|d| d.reason);
+        let says = |words: &str| error.message.contains(words);
+        self.world.with(|inner| {
+            inner.count(match (error.code, reason) {
+                (Code::Capacity, _) if says("was made anew") => "refused: made anew too often",
+                (Code::Capacity, _) => "refused: full",
+                (Code::InvalidState, None) if error.retryable => "failed",
+                (_, Some("name_conflict")) => "refused: somebody else has the name",
+                (_, Some("released")) => "refused: released meanwhile",
+                (_, Some("runtime_away")) => "refused: docker is away",
+                (_, Some("not_serving")) => "refused: starting or going down",
+                (Code::Deadline, _) => "refused: too late",
+                _ => "refused: other",
+            });
+        });
+        let guarded = ["works on no project", "did not opt in", "opted in to no service", "work ended or changed"]
+            .into_iter()
+            .any(says);
+        let ok = match (error.code, reason) {
+            (Code::InvalidState, Some("released")) => upset && !error.retryable,
+            (Code::InvalidState, Some("name_conflict")) => squatted && !error.retryable,
+            (Code::InvalidState, Some("not_serving")) => error.retryable && (!says("changing") || on_lab || upset),
+            (Code::InvalidState, Some("runtime_away")) => error.retryable && !self.calm,
+            (Code::InvalidState, None) if says("the project was changed") => error.retryable && on_lab,
+            (Code::InvalidState, None) if guarded => !error.retryable,
+            (Code::InvalidState, None) => !self.calm && (error.retryable || knobs.engine_fails > 0),
+            (Code::Capacity, None) => {
+                let full = says("sandboxes are live") && self.schedule.max_live < self.agents.len();
+                error.retryable && (full || says("was made anew") && self.schedule.remakes < 100)
+            }
+            (Code::Internal, None) => knobs.engine_panics > 0,
+            (Code::Deadline, None) => error.retryable && now - from >= CALL - Duration::from_secs(6),
+            _ => false,
+        };
+        if !ok {
+            self.world.violation(format!("{} was told without a cause: {error:?}", self.agents[agent]));
+        }
+        self.look_at_counts(host);
+    }
+
+    /// What the registry counts has to be what it has.
+    pub(crate) fn look_at_counts(&self, host: &Host) {
+        let (occupied, owners) = (host.registry().occupied(), host.registry().owners());
+        if occupied != owners.len() {
+            self.world.violation(format!("{occupied} are counted, and there are {owners:?}"));
+        }
+        // What was adopted counts too, and may be more than is allowed now.
+        if occupied > self.schedule.max_live.max(2) + self.agents.len() {
+            self.world.violation(format!("{occupied} sandboxes are live"));
+        }
+    }
+
+    async fn letting_go<T>(&self, agent: usize, what: &str, call: impl Future<Output = T>) -> T {
+        let from = self.world.now();
+        self.world.log(|| format!("{} {what}", self.agents[agent]));
+        let mut open = Open::upset(self, agent);
+        let result = call.await;
+        open.answered = true;
+        drop(open);
+        let took = self.world.now() - from;
+        self.world.log(|| format!("{} {what}: done", self.agents[agent]));
+        if took > RELEASE {
+            self.world.violation(format!("{} {what}: took {took:?}", self.agents[agent]));
+        }
+        result
+    }
+
+    pub(crate) async fn release(&self, host: &Host, agent: usize) {
+        self.letting_go(agent, "releases", host.release(&self.agents[agent], "simulation")).await;
+        self.look_at_counts(host);
+    }
+
+    pub(crate) async fn begin(&self, host: &Host, agent: usize, project: &str) {
+        let (name, to) = (&self.agents[agent], engine::project(project));
+        if host.people().work(name).is_some_and(|w| w.project == to) {
+            return;
+        }
+        self.with(agent, |a| a.on_lab = project == "lab");
+        let begun = self
+            .letting_go(agent, &format!("works on {project}"), host.begin_work("main", &self.projects, name, &to))
+            .await;
+        if let Err(error) = begun {
+            self.world.violation(format!("work of {name} on {project} cannot begin: {error}"));
+        }
+        self.look_at_counts(host);
+    }
+
+    pub(crate) async fn end(&self, host: &Host, agent: usize) {
+        let name = &self.agents[agent];
+        let ended = self.letting_go(agent, "works no more", host.end_work(&self.projects, name, "done")).await;
+        if let Err(error) = ended {
+            self.world.violation(format!("work of {name} cannot end: {error}"));
+        }
+        self.look_at_counts(host);
+    }
+}
+
+/// Something under way, which also ends when its host is killed.
+struct Open<'a> {
+    stage: &'a Stage,
+    agent: usize,
+    what: What<'a>,
+    answered: bool,
+}
+
+enum What<'a> {
+    Request(&'a Extensions),
+    Upset(usize),
+}
+
+impl<'a> Open<'a> {
+    fn request(stage: &'a Stage, agent: usize, extensions: &'a Extensions) -> Self {
+        let now = stage.world.now();
+        stage.with(agent, |a| a.request(now, extensions));
+        Self { stage, agent, what: What::Request(extensions), answered: false }
+    }
+
+    fn upset(stage: &'a Stage, agent: usize) -> Self {
+        let now = stage.world.now();
+        let number = stage.with(agent, |a| a.upset(now));
+        Self { stage, agent, what: What::Upset(number), answered: false }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let now = self.stage.world.now();
+        self.stage.with(self.agent, |a| match self.what {
+            What::Request(extensions) => a.request_over(now, extensions),
+            What::Upset(number) => a.upset_over(number, now, self.answered),
+        });
+    }
+}
+
+/// What was handed out, for a log: the beginnings of the passwords.
+fn passwords(evidence: &Value) -> String {
+    let entries = evidence.as_object().into_iter().flatten();
+    let short = |entry: &Value| entry["password"].as_str().and_then(|p| p.get(..6)).unwrap_or("-").to_owned();
+    entries.map(|(service, entry)| format!("{service}:{}", short(entry))).collect::<Vec<_>>().join(" ")
+}
+
+/// A runtime on a clock that stands still while somebody works.
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+}

@@ -1,0 +1,427 @@
+//! A Docker that exists in memory: its containers, what is still to be carried out, and what it noticed that must never
+//! happen. It outlives the hosts that use it, as Docker does, and has a clock of its own, since each host runs on a clock
+//! that starts at nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sandbar_core::name::{Kind as NameKind, Names};
+use sandbar_core::runtime::{Event, Labels, UnitPlan, UnitState};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use crate::container::Container;
+use crate::faults::{Kind, Knobs, Trouble};
+use crate::rng::Rng;
+
+type Effect = Box<dyn FnOnce(&mut Inner) + Send>;
+
+/// The state behind [`World`].
+pub(crate) struct Inner {
+    pub(crate) names: Arc<Names>,
+    pub(crate) seed: u64,
+    pub(crate) knobs: Knobs,
+    /// Trouble for the next calls of a kind whose key begins like this.
+    pub(crate) script: Vec<(Kind, String, Trouble)>,
+    /// Every call of this agent hangs.
+    pub(crate) hanging: Option<String>,
+    pub(crate) containers: BTreeMap<String, Container>,
+    pub(crate) violations: Vec<String>,
+    /// When somebody other than the host last did something to an agent's containers.
+    pub(crate) disturbed: BTreeMap<String, Duration>,
+    /// How many containers were created.
+    pub(crate) created: u64,
+    pub(crate) away: bool,
+    /// How many hosts there were.
+    pub(crate) hosts: u64,
+    watchers: Vec<mpsc::Sender<Event>>,
+    /// Whether ends are told; not while nobody follows, and not yet when Docker is just back.
+    tells: bool,
+    outages: u64,
+    log: Option<Vec<String>>,
+    /// How often what happened.
+    pub(crate) tally: BTreeMap<&'static str, u64>,
+    base: Duration,
+    epoch: Option<Instant>,
+    pending: BTreeMap<(Duration, u64), Effect>,
+    scheduled: u64,
+    counters: BTreeMap<(Kind, String), u64>,
+    boots: u64,
+    keys: BTreeMap<String, String>,
+    changed: bool,
+}
+
+impl Inner {
+    pub(crate) fn now(&self) -> Duration {
+        self.base + self.epoch.map_or(Duration::ZERO, |epoch| epoch.elapsed())
+    }
+
+    pub(crate) fn log(&mut self, text: impl FnOnce() -> String) {
+        let now = self.now();
+        if let Some(log) = &mut self.log {
+            log.push(format!("{:>9.3} {}", now.as_secs_f64(), text()));
+        }
+    }
+
+    pub(crate) fn count(&mut self, what: &'static str) {
+        *self.tally.entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn violation(&mut self, text: String) {
+        self.log(|| format!("VIOLATION {text}"));
+        self.violations.push(text);
+    }
+
+    pub(crate) fn disturb(&mut self, agent: &str) {
+        let now = self.now();
+        self.disturbed.insert(agent.to_owned(), now);
+    }
+
+    /// Whether something outside the host happened to an agent's containers since then.
+    pub(crate) fn was_disturbed(&self, agent: &str, since: Duration) -> bool {
+        self.disturbed.get(agent).is_some_and(|at| *at >= since)
+    }
+
+    /// Tells who waits for a container's end that something changed.
+    pub(crate) fn touch(&mut self) {
+        self.changed = true;
+    }
+
+    pub(crate) fn is_ours(&self, labels: &Labels) -> bool {
+        self.names.base_labels().iter().all(|(k, v)| labels.get(k) == Some(v))
+    }
+
+    pub(crate) fn ours(&self) -> impl Iterator<Item = &Container> {
+        self.containers.values().filter(|c| self.is_ours(&c.labels))
+    }
+
+    pub(crate) fn find(&self, id_or_name: &str) -> Option<&Container> {
+        self.containers.get(id_or_name).or_else(|| self.containers.values().find(|c| c.name == id_or_name))
+    }
+
+    /// Whose call a call about this container is.
+    pub(crate) fn key(&self, id_or_name: &str) -> String {
+        let key = self.find(id_or_name).map(|c| &c.key).or_else(|| self.keys.get(id_or_name));
+        key.cloned().unwrap_or_else(|| "nobody/nothing".to_owned())
+    }
+
+    /// Numbers for the next call of a kind about somebody's container.
+    pub(crate) fn rng(&mut self, kind: Kind, key: &str) -> Rng {
+        let n = self.counters.entry((kind, key.to_owned())).or_default();
+        *n += 1;
+        Rng::keyed(self.seed ^ ((kind as u64) << 56), key, *n)
+    }
+
+    pub(crate) fn trouble(&mut self, rng: &mut Rng, kind: Kind, key: &str) -> Option<Trouble> {
+        if let Some(i) = self.script.iter().position(|(k, prefix, _)| *k == kind && key.starts_with(prefix.as_str())) {
+            return Some(self.script.remove(i).2);
+        }
+        if self.hanging.as_ref().is_some_and(|agent| key.split('/').next() == Some(agent)) {
+            return Some(Trouble::Hangs { done: false });
+        }
+        self.knobs.trouble(rng, kind)
+    }
+
+    pub(crate) fn create(&mut self, plan: &UnitPlan, key: &str) -> String {
+        self.created += 1;
+        self.count("made");
+        let id = format!("{:064x}", self.created);
+        self.keys.insert(plan.name.clone(), key.to_owned());
+        let mut container = Container::new(&id, &plan.name, plan.labels.clone(), key);
+        container.env.clone_from(&plan.env);
+        (container.publish, container.host) = (plan.publish, self.hosts);
+        self.containers.insert(id.clone(), container);
+        self.touch();
+        id
+    }
+
+    /// Makes a running container that is somebody else's.
+    pub(crate) fn add_foreign(&mut self, name: &str, labels: Labels) {
+        self.created += 1;
+        let mut container = Container::new(&format!("{:064x}", self.created), name, labels, "nobody/foreign");
+        container.state = UnitState::Running;
+        self.containers.insert(container.id.clone(), container);
+        self.touch();
+    }
+
+    pub(crate) fn has_foreign(&self) -> bool {
+        self.containers.values().any(|c| !self.is_ours(&c.labels))
+    }
+
+    /// Starts a container, for the first time or again.
+    pub(crate) fn boot(&mut self, id: &str) {
+        let Some(key) = self.containers.get(id).map(|c| c.key.clone()) else { return };
+        let mut rng = self.rng(Kind::Start, &format!("boot {key}"));
+        let (now, knobs) = (self.now(), self.knobs.clone());
+        self.boots += 1;
+        let n = self.boots;
+        let hosts = self.hosts;
+        let Some(container) = self.containers.get_mut(id) else { return };
+        container.restarted = (container.run > 0).then_some((hosts, now));
+        container.run = n;
+        container.state = UnitState::Running;
+        container.address = Some(format!("10.0.{}.{}", n / 250 % 250, n % 250));
+        container.published_port = container.publish.then(|| 20_000 + u16::try_from(n % 20_000).unwrap_or(0));
+        container.ready_at = (!rng.chance(knobs.deaf)).then(|| now + rng.ms(1, knobs.boot + 1));
+        container.confirms = !rng.chance(knobs.unconfirmed);
+        container.activated.clear();
+        container.confirmed.clear();
+        if rng.chance(knobs.dies) {
+            let (at, id) = (now + rng.ms(1, 2 * knobs.boot + 2), id.to_owned());
+            self.schedule(at, Box::new(move |inner| inner.end(&id, 137)));
+        }
+        self.touch();
+    }
+
+    /// A container's main process ends.
+    pub(crate) fn end(&mut self, id: &str, code: i64) {
+        let Some(container) = self.containers.get_mut(id) else { return };
+        if !matches!(container.state, UnitState::Running | UnitState::Paused) {
+            return;
+        }
+        container.state = UnitState::Ended;
+        container.exit_code = code;
+        let (name, agent, labels) = (container.name.clone(), container.agent().to_owned(), container.labels.clone());
+        self.log(|| format!("{name} ended with {code}"));
+        self.disturb(&agent);
+        self.touch();
+        if self.tells {
+            self.tell(Event::Ended { id: id.to_owned(), labels });
+        }
+    }
+
+    /// Tells who follows what happens, a moment later.
+    fn tell(&mut self, event: Event) {
+        let at = self.now() + Duration::from_millis(3);
+        let tell = move |inner: &mut Self| inner.watchers.retain(|watcher| watcher.try_send(event.clone()).is_ok());
+        self.schedule(at, Box::new(tell));
+    }
+
+    /// Tells ends from now on.
+    pub(crate) fn follow(&mut self) -> mpsc::Receiver<Event> {
+        let (sender, receiver) = mpsc::channel(1000);
+        self.watchers.push(sender);
+        receiver
+    }
+
+    /// What a command answers: an exit code.
+    pub(crate) fn run(&mut self, id: &str, argv: &[&str], password: Option<&str>) -> i64 {
+        let (now, variable) = (self.now(), self.names.password_variable());
+        let Some(container) = self.containers.get_mut(id) else { return 126 };
+        let knows = container.variable(&variable).is_none_or(|p| Some(p) == password);
+        let ready = knows && container.ready_at.is_some_and(|at| now >= at);
+        let done = match argv {
+            ["probe", address] => ready && container.address.as_deref() == Some(address),
+            ["setup", feature] => ready && container.activated.insert((*feature).to_owned()),
+            ["verify", "base"] => ready,
+            ["verify", feature] => ready && container.confirms && container.activated.contains(*feature),
+            _ => false,
+        };
+        i64::from(!done)
+    }
+
+    pub(crate) fn schedule(&mut self, at: Duration, effect: Effect) {
+        self.scheduled += 1;
+        self.pending.insert((at, self.scheduled), effect);
+    }
+
+    fn apply_due(&mut self) {
+        let now = self.now();
+        while let Some(entry) = self.pending.first_entry().filter(|e| e.key().0 <= now) {
+            entry.remove()(self);
+        }
+    }
+
+    /// The daemon goes, and comes back after a while.
+    pub(crate) fn go_away(&mut self, lasts: Duration, kills: bool) {
+        self.away = true;
+        self.tells = false;
+        self.outages += 1;
+        self.log(|| format!("docker is away for {lasts:?}"));
+        self.touch();
+        if kills {
+            // What it had not done yet is never done, and every container has ended.
+            self.pending.clear();
+            for id in self.containers.keys().cloned().collect::<Vec<_>>() {
+                self.end(&id, 255);
+            }
+        }
+        let outage = self.outages;
+        let back = move |inner: &mut Self| {
+            if inner.outages == outage {
+                inner.come_back();
+            }
+        };
+        self.schedule(self.now() + lasts, Box::new(back));
+    }
+
+    pub(crate) fn come_back(&mut self) {
+        if !std::mem::replace(&mut self.away, false) {
+            return;
+        }
+        self.log(|| "docker is back".to_owned());
+        self.touch();
+        // Whoever follows comes back after a pause, and knows that something may have been missed.
+        let (outage, at) = (self.outages, self.now() + Duration::from_secs(3));
+        let follows = move |inner: &mut Self| {
+            if inner.outages == outage {
+                inner.tells = true;
+                inner.tell(Event::Lost);
+            }
+        };
+        self.schedule(at, Box::new(follows));
+    }
+
+    pub(crate) fn outages(&self) -> u64 {
+        self.outages
+    }
+
+    /// The agent and the service of a final name.
+    pub(crate) fn serves(&self, name: &str) -> Option<(String, String)> {
+        match self.names.read(name) {
+            NameKind::Sandbox { slug, agent } => Some((agent.to_owned(), slug.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// What is told of a schedule in the end.
+pub(crate) struct Verdict {
+    /// What must not have happened.
+    pub(crate) violations: Vec<String>,
+    /// What happened, where that was wanted.
+    pub(crate) log: Vec<String>,
+    /// How often what happened.
+    pub(crate) tally: BTreeMap<&'static str, u64>,
+}
+
+/// The simulated Docker, shared.
+#[derive(Clone)]
+pub(crate) struct World(Arc<Shared>);
+
+struct Shared {
+    inner: Mutex<Inner>,
+    changed: Notify,
+    scheduled: Notify,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, names: Arc<Names>, knobs: Knobs, log: bool) -> Self {
+        let inner = Inner {
+            names,
+            seed,
+            knobs,
+            script: Vec::new(),
+            hanging: None,
+            containers: BTreeMap::new(),
+            violations: Vec::new(),
+            disturbed: BTreeMap::new(),
+            created: 0,
+            away: false,
+            hosts: 0,
+            watchers: Vec::new(),
+            tells: true,
+            outages: 0,
+            log: log.then(Vec::new),
+            tally: BTreeMap::new(),
+            base: Duration::ZERO,
+            epoch: None,
+            pending: BTreeMap::new(),
+            scheduled: 0,
+            counters: BTreeMap::new(),
+            boots: 0,
+            keys: BTreeMap::new(),
+            changed: false,
+        };
+        Self(Arc::new(Shared { inner: Mutex::new(inner), changed: Notify::new(), scheduled: Notify::new() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something to it, after what was due.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
+        let mut inner = self.lock();
+        inner.apply_due();
+        let before = inner.scheduled;
+        let result = f(&mut inner);
+        let (changed, scheduled) = (std::mem::take(&mut inner.changed), inner.scheduled != before);
+        drop(inner);
+        if changed {
+            self.0.changed.notify_waiters();
+        }
+        if scheduled {
+            self.0.scheduled.notify_one();
+        }
+        result
+    }
+
+    /// Waits until `look` finds something.
+    pub(crate) async fn wait<T>(&self, mut look: impl FnMut(&mut Inner) -> Option<T>) -> T {
+        loop {
+            let changed = self.0.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(found) = self.with(&mut look) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
+    /// Lets what was asked for happen at its time, whether or not somebody still waits for it.
+    pub(crate) async fn pump(self) {
+        loop {
+            let next = self.with(|inner| inner.pending.keys().next().map(|(at, _)| at.saturating_sub(inner.now())));
+            tokio::select! {
+                biased;
+                () = self.0.scheduled.notified() => {}
+                () = async {
+                    match next {
+                        Some(after) => tokio::time::sleep(after).await,
+                        None => std::future::pending().await,
+                    }
+                } => {}
+            }
+        }
+    }
+
+    /// Takes over the clock of the tokio runtime in which this is called.
+    pub(crate) fn enter(&self) {
+        let mut inner = self.lock();
+        inner.epoch = Some(Instant::now());
+        inner.hosts += 1;
+    }
+
+    /// Keeps the time, before that runtime goes; `later` is how long nobody runs.
+    pub(crate) fn leave(&self, later: Duration) {
+        let mut inner = self.lock();
+        inner.base = inner.now();
+        inner.epoch = None;
+        inner.base += later;
+    }
+
+    pub(crate) fn log(&self, text: impl FnOnce() -> String) {
+        self.lock().log(text);
+    }
+
+    pub(crate) fn violation(&self, text: String) {
+        self.lock().violation(text);
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.lock().now()
+    }
+
+    /// What was noticed in all this.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let mut inner = self.lock();
+        Verdict {
+            violations: std::mem::take(&mut inner.violations),
+            log: inner.log.take().unwrap_or_default(),
+            tally: std::mem::take(&mut inner.tally),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! `make bench`: the figures that the project promises, each beside a control measured in the same run. Absolute times are
+//! this machine's; what counts are the ratios.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use sandbar_core::engine::{Engine as _, Request};
+use sandbar_tests::docker::docker;
+use sandbar_tests::host::{image, wait};
+use sandbar_tests::{Client, Options, TestHost};
+use serde_json::json;
+
+/// Rounds of what takes seconds.
+const ROUNDS: usize = 7;
+/// Rounds of what takes milliseconds.
+const QUICK_ROUNDS: usize = 200;
+/// Rounds of what takes microseconds.
+const CALLS: usize = 5_000;
+
+const SERVICES: [&str; 3] = ["postgres", "redis", "mongo"];
+
+fn main() -> Result<()> {
+    println!("Rounds: {ROUNDS} cold, {QUICK_ROUNDS} hits, {CALLS} engine calls. Medians, unless said otherwise.\n");
+    cold()?;
+    hit()?;
+    engine_call()?;
+    start_and_memory()
+}
+
+fn row(what: &str, value: &str, beside: &str, ratio: f64, asked: &str) {
+    println!("{what:44} {value:>12}   {beside:44} ratio {ratio:6.3}   asked {asked}");
+}
+
+fn millis(d: Duration) -> String {
+    format!("{:.2} ms", d.as_secs_f64() * 1000.0)
+}
+
+fn median(mut all: Vec<Duration>) -> Duration {
+    all.sort_unstable();
+    all[all.len() / 2]
+}
+
+fn percentile(all: &mut [Duration], p: f64) -> Duration {
+    all.sort_unstable();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "small numbers"
+    )]
+    let at = ((all.len() - 1) as f64 * p).round() as usize;
+    all[at]
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+    let began = Instant::now();
+    let value = work();
+    (began.elapsed(), value)
+}
+
+/// A host with a project for each service alone and one for all three.
+fn host() -> TestHost {
+    let one = |s: &str| format!("[projects.only-{s}]\nservices = [\"{s}\"]\n");
+    let projects = SERVICES.map(one).concat();
+    TestHost::start_with(Options {
+        services: SERVICES.to_vec(),
+        more: format!(
+            "{projects}[orchestrators.bench]\ntoken = {{ env = \"TEST_BENCH\" }}\n\
+             projects = [\"shop\", \"only-postgres\", \"only-redis\", \"only-mongo\"]\n"
+        ),
+        env: vec![("TEST_BENCH".to_owned(), "bench-orchestrator-token".to_owned())],
+        ..Options::default()
+    })
+}
+
+fn begin(host: &TestHost, agent: &str, project: &str) {
+    let bench = host.nobody().with_token("bench-orchestrator-token");
+    bench.call("begin_work", &json!({ "agent": agent, "project": project })).evidence();
+}
+
+/// One cold request, given back afterwards.
+fn cold_round(host: &TestHost, client: &Client, project: &str) -> Duration {
+    begin(host, "bench", project);
+    let (took, answer) = timed(|| client.call("request_sandbox", &json!({})));
+    answer.evidence();
+    client.call("release_sandbox", &json!({})).evidence();
+    host.wait_until_empty();
+    took
+}
+
+fn cold() -> Result<()> {
+    let host = host();
+    let client = host.register("bench");
+    let projects = ["shop", "only-postgres", "only-redis", "only-mongo"];
+    let mut times = projects.map(|_| Vec::new());
+    let mut naive = Vec::new();
+    // In turns, so that a change of the machine's load meets all of them.
+    for _ in 0..ROUNDS {
+        for (project, times) in projects.iter().zip(&mut times) {
+            times.push(cold_round(&host, &client, project));
+        }
+        naive.push(naive_round(&host)?);
+    }
+    let [all, singles @ ..] = times.map(median);
+    let slowest = singles.into_iter().max().context("three services")?;
+    for (service, time) in SERVICES.iter().zip(singles) {
+        println!("cold, {service} alone: {}", millis(time));
+    }
+    let ratio = all.as_secs_f64() / slowest.as_secs_f64();
+    row("cold, all three", &millis(all), &format!("the slowest alone: {}", millis(slowest)), ratio, "<= 1.25");
+    let naive = median(naive);
+    let ratio = all.as_secs_f64() / naive.as_secs_f64();
+    row(
+        "cold, all three",
+        &millis(all),
+        &format!("one after another, probed each second: {}", millis(naive)),
+        ratio,
+        "-",
+    );
+    Ok(())
+}
+
+/// What people do today: `docker run` for one after another, and a probe every second.
+fn naive_round(host: &TestHost) -> Result<Duration> {
+    let label = format!("{}.installation={}", host.namespace, host.installation);
+    let began = Instant::now();
+    let mut ids = Vec::new();
+    let mut run = |image_name: &str, env: &[&str], probe: &[&str]| -> Result<()> {
+        let mut args = vec!["run", "--detach", "--label", &label];
+        args.extend(env.iter().flat_map(|e| ["--env", *e]));
+        let image = image(image_name)?;
+        args.push(&image);
+        let id = docker(args)?;
+        while docker(["exec", &id].into_iter().chain(probe.iter().copied())).is_err() {
+            // The second is what is measured here.
+            thread::sleep(Duration::from_secs(1));
+            ensure!(began.elapsed() < Duration::from_secs(120), "{image} does not become ready");
+        }
+        ids.push(id);
+        Ok(())
+    };
+    run(
+        "postgres:16-alpine",
+        &["POSTGRES_PASSWORD=x"],
+        &["psql", "-h", "127.0.0.1", "-U", "postgres", "-c", "select 1"],
+    )?;
+    run("redis:8-alpine", &[], &["redis-cli", "ping"])?;
+    run(
+        "mongo:8",
+        &["MONGO_INITDB_ROOT_USERNAME=u", "MONGO_INITDB_ROOT_PASSWORD=x"],
+        &["mongosh", "--quiet", "mongodb://u:x@127.0.0.1/?authSource=admin", "--eval", "db.runCommand({ping:1}).ok"],
+    )?;
+    let took = began.elapsed();
+    docker(["rm", "--force", "--volumes"].into_iter().map(str::to_owned).chain(ids))?;
+    Ok(took)
+}
+
+fn hit() -> Result<()> {
+    let host = host();
+    let client = host.register("bench");
+    begin(&host, "bench", "shop");
+    client.call("request_sandbox", &json!({})).evidence();
+    let (mut hits, mut bare) = (Vec::new(), Vec::new());
+    for _ in 0..QUICK_ROUNDS {
+        bare.push(timed(bare_list).0);
+        hits.push(timed(|| client.call("request_sandbox", &json!({}))).0);
+    }
+    let p99 = percentile(&mut hits, 0.99);
+    let (hit, bare) = (median(hits), median(bare));
+    let ratio = hit.as_secs_f64() / bare.as_secs_f64();
+    row("a hit, all three", &millis(hit), &format!("GET /containers/json: {}", millis(bare)), ratio, "<= 3");
+    println!("a hit, 99th percentile: {}", millis(p99));
+    Ok(())
+}
+
+/// One listing, on a connection of its own, as the plainest client would.
+fn bare_list() -> Result<()> {
+    let mut stream = UnixStream::connect("/var/run/docker.sock")?;
+    stream.write_all(b"GET /containers/json HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    Ok(())
+}
+
+fn engine_call() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let plugins = sandbar_plugin::Host::new(None, sandbar_plugin::Limits::default())?;
+    let path = Options::default().engines.join("postgres.wasm");
+    let engine = runtime.block_on(plugins.load(&path, None))?;
+    let settings = engine.descriptor().settings.iter().map(|s| (s.name.clone(), s.default.clone())).collect();
+    let request = Request { features: vec![], retained: false, superuser: false, memory_bytes: 512 << 20, settings };
+    let mut times = Vec::new();
+    for _ in 0..CALLS {
+        let (took, answer) = timed(|| runtime.block_on(engine.plan(&request)));
+        answer?;
+        times.push(took);
+    }
+    println!(
+        "an engine call (fresh store, postgres): median {}, 99th percentile {} (asked: about 1 ms)",
+        millis(percentile(&mut times, 0.5)),
+        millis(percentile(&mut times, 0.99))
+    );
+    Ok(())
+}
+
+fn start_and_memory() -> Result<()> {
+    let mut host = host();
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        host.down()?;
+        let (took, up) = timed(|| host.up());
+        up?;
+        times.push(took);
+    }
+    println!("host start with known components, until it serves: {} (asked: about 150 ms)", millis(median(times)));
+    wait("an idle host", || host.nobody().get("/readyz").status == 200);
+    let status = fs::read_to_string(format!("/proc/{}/status", host.pid()))?;
+    let resident = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("VmRSS")?;
+    let kib: f64 = resident.trim().trim_end_matches(" kB").parse()?;
+    println!("resident memory of an idle host with three engines: {:.1} MB (asked: at most 80 MB)", kib / 1024.0);
+    Ok(())
+}
