@@ -112,6 +112,8 @@ pub(crate) struct Knobs {
     pub(crate) nameless: u64,
     pub(crate) engine_fails: u64,
     pub(crate) engine_panics: u64,
+    /// The only calls that have trouble, where it is not all of them.
+    pub(crate) only: Vec<Kind>,
     /// Somebody else kills, pauses, restarts, renames and removes containers, and Docker goes away: how often a schedule
     /// has such an event.
     pub(crate) meddling: u64,
@@ -141,6 +143,13 @@ impl Knobs {
         knobs.engine_fails = often(200, &[20, 100]);
         knobs.engine_panics = often(200, &[20, 100]);
         knobs.meddling = often(500, &[100, 300, 500]);
+        if rng.chance(400) {
+            let kinds = [Kind::Create, Kind::Start, Kind::Rename, Kind::Exec, Kind::List, Kind::Inspect, Kind::Remove];
+            knobs.only = vec![*rng.pick(&kinds), *rng.pick(&kinds)];
+            for rate in [&mut knobs.fails, &mut knobs.lost, &mut knobs.hangs, &mut knobs.late, &mut knobs.slow] {
+                *rate *= 3;
+            }
+        }
         knobs
     }
 
@@ -154,6 +163,9 @@ impl Knobs {
 
     /// What goes wrong with this call, if anything does.
     pub(crate) fn trouble(&self, rng: &mut Rng, kind: Kind) -> Option<Trouble> {
+        if !self.only.is_empty() && !self.only.contains(&kind) {
+            return None;
+        }
         let latest = |rng: &mut Rng| rng.ms(1, LATEST);
         if rng.chance(self.fails) {
             Some(Trouble::Fails)
