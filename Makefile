@@ -12,7 +12,7 @@ ENGINES := engines/postgres engines/redis engines/mongo
 TEST_ENGINES := tests/engines/fixture
 ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
 
-.PHONY: demo test bench setup engines build lint check
+.PHONY: demo test bench setup engines build lint check e2e-newer
 
 # One selection of packages everywhere: another one has other features, and Cargo would compile wasmtime anew for it.
 demo: setup build
@@ -43,3 +43,7 @@ lint:
 check:
 	cargo test --locked --workspace
 	cargo test --locked --workspace --manifest-path engines/Cargo.toml
+
+# The same tests on a newer Docker, beside the one that everything else runs on, and those that restart Docker.
+e2e-newer: setup build
+	tests/docker/newer.sh run cargo test --locked --workspace --test docker --test e2e -- --include-ignored

@@ -160,6 +160,22 @@ impl Ensure {
         cancel: &CancellationToken,
         progress: &broadcast::Sender<Progress>,
     ) -> Result<(), Error> {
+        // What is there is looked at again once something was made, which may have taken minutes: a container may have
+        // ended since it was kept, or confirmed.
+        while self.pass(agent, entry, want, held, cancel, progress).await? {}
+        Ok(())
+    }
+
+    /// One look and one change. Answers whether something was made.
+    async fn pass(
+        &self,
+        agent: &AgentName,
+        entry: &Entry,
+        want: &Want,
+        held: &mut Option<Live>,
+        cancel: &CancellationToken,
+        progress: &broadcast::Sender<Progress>,
+    ) -> Result<bool, Error> {
         // Another project's sandbox goes first.
         if let Some(old) = held.take_if(|live| live.project != want.project) {
             join_all(old.services.values().map(|s| self.leaving.let_go(&s.id))).await;
@@ -171,7 +187,7 @@ impl Ensure {
         };
         let change = Change::between(held.as_ref(), sound, want);
         if change.make.is_empty() && change.drop.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         if !sound {
             tracing::warn!(%agent, "a container is not as it was left: the sandbox is made anew");
@@ -196,23 +212,30 @@ impl Ensure {
             let dropped: Vec<_> = change.drop.iter().filter_map(|s| live.services.remove(s)).collect();
             join_all(dropped.iter().map(|s| self.leaving.let_go(&s.id))).await;
         }
-        Ok(())
+        Ok(!committed.is_empty())
     }
 
     pub(crate) fn doubt(&self, ids: impl IntoIterator<Item = String>) {
         self.doubted.lock().unwrap_or_else(PoisonError::into_inner).extend(ids);
     }
 
+    /// Leaves only doubts about these.
+    pub(crate) fn forget_doubts(&self, but: &BTreeSet<String>) {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).retain(|id| but.contains(id));
+    }
+
     /// Whether a container that is running runs since it was made. Costs nothing where there is no doubt.
     async fn runs_since_it_was_made(&self, serving: &Serving) -> Result<bool, Error> {
-        if !self.doubted.lock().unwrap_or_else(PoisonError::into_inner).contains(&serving.id) {
+        // Taken before the look, so that what is told during it counts.
+        if !self.doubted.lock().unwrap_or_else(PoisonError::into_inner).remove(&serving.id) {
             return Ok(true);
         }
-        match self.runtime.inspect(&serving.id).await {
-            Ok(unit) if unit.run == serving.run => {
-                self.doubted.lock().unwrap_or_else(PoisonError::into_inner).remove(&serving.id);
-                Ok(true)
-            }
+        let found = self.runtime.inspect(&serving.id).await;
+        if found.as_ref().is_ok_and(|unit| unit.run == serving.run) {
+            return Ok(true);
+        }
+        self.doubt([serving.id.clone()]);
+        match found {
             Ok(_) | Err(RuntimeError::NotFound(_)) => Ok(false),
             Err(e) => {
                 self.health.note(&e);
@@ -390,7 +413,9 @@ impl Ensure {
             self.leaving.discard(&id, false).await;
             self.health.note(&e);
             return Err(match e {
-                RuntimeError::Conflict { holder: Some(_), .. } => failure::name_conflict(service, &serving.name),
+                RuntimeError::Conflict { holder: Some(holder), .. } if !self.is_ours(&holder) => {
+                    failure::name_conflict(service, &serving.name)
+                }
                 RuntimeError::Unreachable(_) => failure::runtime(&e),
                 e => Failure::new(service, "commit", e.to_string()).into_error(),
             });

@@ -77,6 +77,8 @@ pub async fn recover(
         }
     }
     registry.recovered();
+    // What was started again while the others were looked at was told to nobody.
+    registry.doubt(None);
     Ok(())
 }
 
@@ -195,6 +197,8 @@ async fn adopt(
         unit,
         progress: &ProgressSink::silent(),
     };
+    // Before it is tried: if it is started again meanwhile, that is found out later.
+    let run = run_of(unit, ensure).await?;
     match confirm.still_good(STILL_GOOD).await {
         Ok(()) => {}
         Err(NotMade::Away(why)) => return Err(No::Unknown(RuntimeError::Unreachable(why))),
@@ -212,7 +216,7 @@ async fn adopt(
         superuser,
         variables: checked.recipe().variables.clone(),
         created: unit.created,
-        run: run_of(unit, ensure).await?,
+        run,
     })
 }
 

@@ -286,10 +286,10 @@ impl Registry {
 
     /// Has the next call look more closely at a container, or at all of them.
     pub(crate) fn doubt(&self, id: Option<&str>) {
-        let known = self.known_ids();
         match id {
-            Some(id) => self.ensure.doubt(known.into_iter().filter(|k| k == id)),
-            None => self.ensure.doubt(known),
+            // Also one that is not known: it may be on its way to be.
+            Some(id) => self.ensure.doubt([id.to_owned()]),
+            None => self.ensure.doubt(self.known_ids()),
         }
     }
 
@@ -416,14 +416,22 @@ impl Registry {
         entries.iter().filter(|(_, e)| !matches!(*e.lock(), State::Absent)).map(|(a, _)| a.clone()).collect()
     }
 
-    /// Forgets entries that say nothing any more. One that somebody holds is kept: there must never be two of an agent.
+    /// Forgets entries and doubts that say nothing any more. An entry that somebody holds is kept: there must never be two
+    /// of an agent.
     pub(crate) fn prune(&self) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = |at: &Instant| at.elapsed() >= self.limits().remake_window;
         entries.retain(|_, entry| {
             let spent = matches!(*entry.lock(), State::Absent)
-                && entry.remakes.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+                && entry.remakes.lock().unwrap_or_else(PoisonError::into_inner).back().is_none_or(old);
             !(spent && Arc::strong_count(entry) == 1)
         });
+        let making = entries.values().any(|entry| matches!(*entry.lock(), State::Making(_)));
+        drop(entries);
+        // What is on its way is not known yet.
+        if !making {
+            self.ensure.forget_doubts(&self.known_ids());
+        }
     }
 
     /// The ids of everything that is live.

@@ -1,5 +1,6 @@
 //! What happens to this installation's containers, as Docker tells it. Docker keeps only a short memory of events and loses
-//! it when it restarts, so after every gap the receiver is told to look at everything again.
+//! it when it restarts, so at both ends of every gap the receiver is told to look at everything again: at its beginning
+//! because Docker may be back and asked for other things before its events are.
 //!
 //! An end may be told more than once: a container that dies and is removed has two events, and the seams between two
 //! subscriptions overlap.
@@ -66,6 +67,9 @@ async fn follow(
         }
         if !gap {
             tracing::info!("Docker's events are interrupted");
+            if sender.send(Event::Lost).await.is_err() {
+                return Left;
+            }
         }
         gap = true;
         tokio::time::sleep(growing(limits::EVENTS_BACKOFF, failures)).await;

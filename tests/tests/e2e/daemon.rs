@@ -7,7 +7,7 @@ use std::process::Command;
 use sandbar_tests::docker::docker;
 use sandbar_tests::host::{fixture, image, sources, wait};
 use sandbar_tests::{Answer, Client, Options, TestHost};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
@@ -60,6 +60,18 @@ impl Proxy {
                     }
                 }
             }
+        }));
+    }
+
+    /// Takes connections and says nothing, as a daemon that hangs.
+    fn hang(&mut self) {
+        self.down();
+        self.unlink();
+        let _inside = self.runtime.enter();
+        let listener = UnixListener::bind(self.path()).unwrap();
+        self.task = Some(self.runtime.spawn(async move {
+            let _listener = listener;
+            std::future::pending().await
         }));
     }
 
@@ -125,12 +137,19 @@ fn refused(answer: &Answer) {
     assert_eq!((&error["retryable"], &error["details"]["reason"]), (&json!(true), &json!("runtime_away")));
 }
 
-/// Waits until the host says by itself whether it takes requests, and answers what it says.
-fn noticed(host: &TestHost, status: u16) -> Value {
-    wait("the host to notice", || host.nobody().get("/readyz").status == status);
-    host.nobody().get("/readyz").body["state"].clone()
+/// Waits until the host says of itself that it cannot take requests, and answers why.
+fn noticed_away(host: &TestHost) -> String {
+    wait("the host to notice", || host.nobody().get("/readyz").status == 503);
+    let why = host.nobody().get("/readyz").body["state"].as_str().unwrap().to_owned();
+    assert!(why.contains("the container runtime is not reachable"), "{why}");
+    why
 }
 
+fn noticed_back(host: &TestHost) {
+    wait("the host to notice", || host.nobody().get("/readyz").status == 200);
+}
+
+/// Which container it is, and whether it runs.
 fn id(container: &str) -> String {
     docker(["inspect", "--format", "{{.Id}} {{.State.Running}}", container]).unwrap()
 }
@@ -149,8 +168,7 @@ fn an_outage_is_noticed_and_nothing_is_lost() {
             proxy.unlink();
         }
         // Nobody has called.
-        let state = noticed(&host, 503);
-        assert!(state.as_str().is_some_and(|s| s.contains("container runtime is not reachable")), "{state}");
+        noticed_away(&host);
         assert_eq!(host.nobody().get("/healthz").status, 200);
         refused(&ask(&agent));
         refused(&ask(&host.developer(&format!("new-{socket_stays}"))));
@@ -159,7 +177,7 @@ fn an_outage_is_noticed_and_nothing_is_lost() {
         assert_eq!(id(&host.container("fix", "dev-1")), container);
 
         proxy.up();
-        assert_eq!(noticed(&host, 200), "up");
+        noticed_back(&host);
         assert_eq!(ask(&agent).evidence(), &before);
         assert_eq!(id(&host.container("fix", "dev-1")), container);
     }
@@ -179,6 +197,39 @@ fn no_call_waits_for_the_host_to_notice() {
         proxy.up();
         assert_eq!(ask(&agent).evidence(), &before);
     }
+}
+
+#[test]
+fn a_docker_that_hangs_is_away() {
+    let mut proxy = Proxy::new();
+    proxy.up();
+    let host = host_at(&proxy.path(), fixture(""));
+    let agent = host.developer("dev-1");
+    let before = ask(&agent).evidence().clone();
+    proxy.hang();
+    let why = noticed_away(&host);
+    assert!(why.contains("does not answer"), "{why}");
+    refused(&ask(&agent));
+    proxy.up();
+    assert_eq!(ask(&agent).evidence(), &before);
+}
+
+#[test]
+fn what_was_started_again_meanwhile_is_made_anew() {
+    let mut proxy = Proxy::new();
+    proxy.up();
+    let host = host_at(&proxy.path(), fixture(""));
+    let agent = host.developer("dev-1");
+    for _ in 0..3 {
+        let before = ask(&agent).evidence().clone();
+        proxy.down();
+        docker(["restart", "--time", "0", &host.container("fix", "dev-1")]).unwrap();
+        proxy.up();
+        // At once, before Docker's events are followed again.
+        let after = ask(&agent).evidence().clone();
+        assert_ne!(after["fixture"]["password"], before["fixture"]["password"]);
+    }
+    wait("the old ones to go", || host.containers() == [host.container("fix", "dev-1")]);
 }
 
 #[test]
@@ -223,10 +274,7 @@ fn a_provision_that_is_cut_off_leaves_nothing() {
         proxy.up_until(call);
         refused(&ask(&agent));
         assert!(proxy.was_cut(), "{what}: that was never asked of Docker");
-        assert_eq!(
-            noticed(&host, 503).as_str().unwrap().split(':').next(),
-            Some("the container runtime is not reachable")
-        );
+        noticed_away(&host);
         assert_eq!(agent.call("sandbox_status", &json!({})).evidence()["state"], "absent", "{what}");
         // Docker did what was asked; what came of it is there and nobody can remove it now.
         let left = host.containers();
@@ -238,7 +286,7 @@ fn a_provision_that_is_cut_off_leaves_nothing() {
         agent.call("release_sandbox", &json!({})).evidence();
         host.wait_until_empty();
     }
-    // It goes on looking for what a lost create may still bring, and would for as long as it may when it goes down.
+    // A host that goes down would wait for what the lost calls may still bring, and here they bring nothing.
     host.kill();
     assert_eq!(host.left().unwrap(), [format!("network {}", host.network())]);
     docker(["network", "rm", &host.network()]).unwrap();
@@ -282,7 +330,7 @@ struct Daemon {
 impl Daemon {
     fn start() -> Self {
         let daemon = Self { dir: tempfile::tempdir().unwrap() };
-        daemon.run("start");
+        assert!(daemon.script("start"));
         let image = image("redis:8-alpine").unwrap();
         let archive = daemon.dir.path().join("image.tar").display().to_string();
         docker(["save", "--output", &archive, &image]).unwrap();
@@ -290,10 +338,9 @@ impl Daemon {
         daemon
     }
 
-    fn run(&self, verb: &str) {
+    fn script(&self, verb: &str) -> bool {
         let script = sources().join("docker/newer.sh");
-        let status = Command::new(script).arg(verb).arg(self.dir.path()).status().unwrap();
-        assert!(status.success(), "{verb}: {status}");
+        Command::new(script).arg(verb).arg(self.dir.path()).status().unwrap().success()
     }
 
     fn kill(&self) {
@@ -318,7 +365,9 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        self.run("stop");
+        if !self.script("stop") {
+            eprintln!("a daemon could not be stopped: {}", self.dir.path().display());
+        }
     }
 }
 
@@ -330,17 +379,16 @@ fn what_a_restart_of_docker_ended_is_made_anew() {
     let agents = [host.developer("dev-1"), host.developer("dev-2")];
     let names = ["dev-1", "dev-2"].map(|agent| host.container("fix", agent));
     let password = |agent: &Client| ask(agent).evidence()["fixture"]["password"].clone();
-    for end in [Daemon::kill as fn(&Daemon), |daemon| daemon.run("stop")] {
+    for end in [Daemon::kill as fn(&Daemon), |daemon| assert!(daemon.script("stop"))] {
         let before = agents.each_ref().map(password);
         assert_eq!(agents.each_ref().map(password), before);
         end(&daemon);
-        noticed(&host, 503);
+        noticed_away(&host);
         refused(&ask(&agents[0]));
-        daemon.run("start");
-        assert_eq!(noticed(&host, 200), "up");
+        assert!(daemon.script("start"));
+        noticed_back(&host);
         let states = daemon.docker(&["ps", "--all", "--format", "{{.State}}"]);
         assert_eq!(states, "exited\nexited", "the restart ended them");
-        // What was given back and not asked for again goes as well.
         let after = agents.each_ref().map(password);
         assert!(after.iter().zip(&before).all(|(a, b)| a != b), "the same credentials");
         wait("the old ones to go", || {

@@ -178,6 +178,12 @@ fn is_not_logged(host: &TestHost, secret: &str) {
     assert_eq!(line, None, "`{secret}` is in the log");
 }
 
+/// A part of such a password that looks the same in JSON, and that nothing else has in it.
+fn telling(password: &str) -> &str {
+    let middle = password.find('=').unwrap();
+    &password[middle - 3..=middle + 3]
+}
+
 #[test]
 fn a_password_of_any_characters_opens_a_registry() {
     for account in every_printable_character() {
@@ -188,7 +194,7 @@ fn a_password_of_any_characters_opens_a_registry() {
         let host = login.host(&image);
         request(&host.developer("dev-1")).evidence();
         assert_eq!(runs(&host, "dev-1"), image);
-        is_not_logged(&host, &account.password[20..25]);
+        is_not_logged(&host, telling(&account.password));
         is_not_logged(&host, &account.base64()[20..40]);
     }
 }
@@ -209,7 +215,7 @@ fn a_credential_helper_is_asked_for_it() {
         request(&host.developer("dev-1")).evidence();
         let asked = std::fs::read_to_string(login.0.path().join("asked")).unwrap();
         assert_eq!(asked.trim(), format!("get {}", registry.address()));
-        is_not_logged(&host, &account.password[20..25]);
+        is_not_logged(&host, telling(&account.password));
     }
 }
 

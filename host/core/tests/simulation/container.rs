@@ -22,8 +22,8 @@ pub(crate) struct Container {
     pub(crate) host: u64,
     /// Counts its starts among everybody's.
     pub(crate) run: u64,
-    /// When it was started again, and under which host.
-    pub(crate) restarted: Option<(u64, Duration)>,
+    /// When it was started again.
+    pub(crate) restarted: Option<Duration>,
     /// Whose it is and what it serves, as `agent/service`; something else for what is not of this installation.
     pub(crate) key: String,
     /// From when on it answers its probe.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbar_core::catalog::{Catalog, CatalogHandle, Limits, Service};
@@ -56,9 +57,14 @@ impl Engine for Fake {
     async fn plan(&self, request: &Request) -> Result<Recipe, EngineError> {
         let name = &self.descriptor.name;
         let (pause, panics, fails) = self.world.with(|inner| {
-            let mut rng = inner.rng(Kind::Prepare, &format!("plan {name}"));
+            let key = format!("plan {name}");
+            let mut rng = inner.rng(Kind::Prepare, &key);
             let (panics, fails) = (rng.chance(inner.knobs.engine_panics), rng.chance(inner.knobs.engine_fails));
-            (rng.ms(0, 40), panics, fails.then(|| rng.chance(500)))
+            match inner.scripted(Kind::Prepare, &key) {
+                // Late, so that the other services are on their way.
+                Some(_) => (Duration::from_millis(300), true, None),
+                None => (rng.ms(0, 40), panics, fails.then(|| rng.chance(500))),
+            }
         });
         tokio::time::sleep(pause).await;
         assert!(!panics, "{PANIC}");
@@ -153,13 +159,20 @@ pub(crate) fn lab(n: u64) -> Declared {
 /// The projects that agents work on; `lab` is declared while hosts run.
 pub(crate) const PROJECTS: [&str; 4] = ["shop", "wiki", "docs", "lab"];
 
+/// What a project is declared to be, `lab` for the n-th time.
+pub(crate) fn declaration(name: &str, n: u64) -> Declared {
+    match name {
+        "shop" => declared(&["pg", "redis"], &[("pg", "vector")], false),
+        "wiki" => declared(&["redis"], &[], false),
+        "docs" => declared(&["redis", "pg", "mongo"], &[], false),
+        _ => lab(n),
+    }
+}
+
 /// The projects of the configuration.
 pub(crate) fn projects(catalog: &Catalog) -> Vec<Project> {
-    let shop = declared(&["pg", "redis"], &[("pg", "vector")], false);
-    let wiki = declared(&["redis"], &[], false);
-    let docs = declared(&["redis", "pg", "mongo"], &[], false);
-    let all = PROJECTS.into_iter().zip([shop, wiki, docs]);
-    all.map(|(name, declared)| Project::declare(project(name), declared, catalog).unwrap()).collect()
+    let all = PROJECTS.into_iter().filter(|name| *name != "lab");
+    all.map(|name| Project::declare(project(name), declaration(name, 0), catalog).unwrap()).collect()
 }
 
 pub(crate) fn project(name: &str) -> ProjectName {

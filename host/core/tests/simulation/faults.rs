@@ -131,10 +131,10 @@ impl Knobs {
             return knobs;
         }
         let mut often = |on: u64, rates: &[u64]| if rng.chance(on) { *rng.pick(rates) } else { 0 };
-        knobs.fails = often(300, &[5, 40, 150]);
-        knobs.lost = often(300, &[5, 40, 150]);
-        knobs.hangs = often(300, &[5, 20, 80]);
-        knobs.late = often(300, &[10, 60, 200]);
+        knobs.fails = often(350, &[10, 40, 150]);
+        knobs.lost = often(350, &[10, 40, 150]);
+        knobs.hangs = often(350, &[5, 20, 80]);
+        knobs.late = often(350, &[10, 60, 200]);
         knobs.slow = often(200, &[5, 30]);
         knobs.dies = often(250, &[20, 150]);
         knobs.deaf = often(150, &[20, 100]);
@@ -144,8 +144,17 @@ impl Knobs {
         knobs.engine_panics = often(200, &[20, 100]);
         knobs.meddling = often(500, &[100, 300, 500]);
         if rng.chance(400) {
-            let kinds = [Kind::Create, Kind::Start, Kind::Rename, Kind::Exec, Kind::List, Kind::Inspect, Kind::Remove];
-            knobs.only = vec![*rng.pick(&kinds), *rng.pick(&kinds)];
+            let few: [&[Kind]; 8] = [
+                &[Kind::Create],
+                &[Kind::Create, Kind::Remove],
+                &[Kind::Start, Kind::Environment],
+                &[Kind::Rename],
+                &[Kind::Rename, Kind::Remove],
+                &[Kind::Exec],
+                &[Kind::List],
+                &[Kind::Inspect, Kind::Ping],
+            ];
+            knobs.only = rng.pick(&few).to_vec();
             for rate in [&mut knobs.fails, &mut knobs.lost, &mut knobs.hangs, &mut knobs.late, &mut knobs.slow] {
                 *rate *= 3;
             }

@@ -1,6 +1,7 @@
 //! Plays a schedule to its end, and looks at what is left.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sandbar_core::host::Host;
@@ -13,17 +14,19 @@ use crate::faults::Knobs;
 use crate::ledger::Agent;
 use crate::schedule::{End, Event, Meddle, Run, Schedule};
 use crate::stage::{Extensions, Stage};
-use crate::world::Verdict;
+use crate::world::{Inner, Verdict};
 
 /// After the last trouble everything that was still to come has come, what may be suspect is not any more, and the janitor
 /// has seen it twice and long enough.
 const SETTLES: Duration = Duration::from_secs(400);
-/// Where there was one host only, nothing was made that it does not know of.
+/// Where there was one host only and nobody meddled, there is nothing that it does not know of.
 const SETTLES_SOON: Duration = Duration::from_secs(120);
 /// Nothing is under way for longer than this, whatever happened.
 const AT_LAST: Duration = Duration::from_secs(900);
 /// Where nothing goes wrong, what was let go is gone by then.
 const REMOVAL: Duration = Duration::from_secs(2);
+/// How long somebody waits for something to meddle with.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// A host that goes down waits twice this long, and lets go each agent's sandbox for half of it where nothing is kept.
 const DRAIN: Duration = Duration::from_secs(20);
 
@@ -86,9 +89,12 @@ impl Stage {
     async fn happen(&self, host: &Host, event: Event) {
         match event {
             Event::Request { agent, services, extensions, cancel } => {
-                let services = services.map(|s| engine::set(&s));
+                // Mostly what the project has.
+                let opted_in = self.opted_in(host, agent);
+                let has = |service: &str| opted_in.is_empty() || opted_in.iter().any(|s| s == service);
+                let services = services.filter(|s| s.iter().all(|s| has(s))).map(|s| engine::set(&s));
                 let mut wanted = Extensions::new();
-                for (service, feature) in extensions {
+                for (service, feature) in extensions.into_iter().filter(|(s, _)| has(s)) {
                     wanted.insert(service.to_owned(), engine::set(&[feature]));
                 }
                 self.request(host, agent, services.as_ref(), &wanted, cancel).await;
@@ -98,49 +104,66 @@ impl Stage {
             Event::End { agent } => self.end(host, agent).await,
             Event::Declare(n) => {
                 self.world.log(|| format!("lab is declared {n}"));
+                self.lab.store(n, Ordering::Relaxed);
                 host.set_project(engine::project("lab"), engine::lab(n)).unwrap();
             }
-            Event::Meddle { agent, service, how, making } => self.meddle(agent, service, how, making),
+            Event::Meddle { agent, service, how, making, after } => {
+                let target = self.world.wait(|inner| self.target(inner, agent, service, making));
+                // There may be nothing to meddle with for long.
+                if let Ok(id) = tokio::time::timeout(PATIENCE, target).await {
+                    tokio::time::sleep(after).await;
+                    self.meddle(agent, &id, how);
+                }
+            }
             Event::Outage { lasts, kills } => self.world.with(|inner| inner.go_away(lasts, kills)),
             Event::Squat { agent, service } => self.squat(agent, service),
         }
     }
 
-    fn meddle(&self, agent: usize, service: &str, how: Meddle, making: bool) {
-        let name = self.names.sandbox(&service.parse_slug(), &self.agents[agent]);
-        let key = format!("{}/{service}", self.agents[agent]);
+    /// The services of the project that an agent works on.
+    fn opted_in(&self, host: &Host, agent: usize) -> Vec<String> {
+        let Some(work) = host.people().work(&self.agents[agent]) else { return Vec::new() };
+        let declared = engine::declaration(work.project.as_str(), self.lab.load(Ordering::Relaxed));
+        declared.services.iter().map(ToString::to_string).collect()
+    }
+
+    /// What somebody meddles with: an agent's container that serves, or one that is being made.
+    fn target(&self, inner: &Inner, agent: usize, service: &str, making: bool) -> Option<String> {
+        let name = self.agents[agent].as_str();
+        let fits: Vec<_> =
+            inner.ours().filter(|c| c.agent() == name && inner.serves(&c.name).is_some() != making).collect();
+        let one = fits.iter().find(|c| c.key.ends_with(service)).or(fits.first())?;
+        Some(one.id.clone())
+    }
+
+    pub(crate) fn meddle(&self, agent: usize, id: &str, how: Meddle) {
         let replaced = self.world.with(|inner| {
-            let mut fits = inner
-                .containers
-                .values()
-                .filter(|c| c.key == key && (if making { c.name != name } else { c.name == name }));
-            let container = fits.next().cloned()?;
+            let container = inner.containers.get(id).cloned()?;
             inner.log(|| format!("somebody meddles with {}: {how:?}", container.name));
             inner.disturb(container.agent());
             inner.count("meddled with");
-            let id = container.id;
             match how {
-                Meddle::Kill => inner.end(&id, 137),
+                Meddle::Kill => inner.end(id, 137),
                 Meddle::Pause => {
-                    let container = inner.containers.get_mut(&id)?;
+                    let container = inner.containers.get_mut(id)?;
                     if container.state == UnitState::Running {
                         container.state = UnitState::Paused;
                     }
                 }
                 Meddle::Restart => {
-                    inner.end(&id, 0);
-                    inner.boot(&id);
+                    inner.end(id, 0);
+                    inner.boot(id);
                 }
-                Meddle::Vanish | Meddle::Replace => drop(inner.containers.remove(&id)),
+                Meddle::Vanish | Meddle::Replace => drop(inner.containers.remove(id)),
                 Meddle::Rename => {
                     let aside = format!("aside-{}", &id[56..]);
-                    inner.containers.get_mut(&id)?.name = aside;
+                    inner.containers.get_mut(id)?.name = aside;
                 }
             }
             inner.touch();
-            Some(matches!(how, Meddle::Replace))
+            matches!(how, Meddle::Replace).then_some(container.key)
         });
-        if replaced == Some(true) {
+        if let Some((_, service)) = replaced.as_deref().and_then(|key| key.split_once('/')) {
             self.squat(agent, service);
         }
     }
@@ -215,7 +238,8 @@ impl Stage {
         if foreign.is_empty() {
             (0..agents.len()).for_each(|agent| self.with(agent, |a| a.squatted = false));
         }
-        tokio::time::sleep(if self.schedule.runs.len() > 1 { SETTLES } else { SETTLES_SOON }).await;
+        let soon = self.schedule.runs.len() == 1 && self.schedule.knobs.meddling == 0;
+        tokio::time::sleep(if soon { SETTLES_SOON } else { SETTLES }).await;
         self.rest(host, AT_LAST).await;
         self.look_at_rest(host, "at rest");
         self.look_at_rights(host);

@@ -47,6 +47,8 @@ pub(crate) enum Event {
         how: Meddle,
         /// A container that is being made, rather than the one that serves.
         making: bool,
+        /// After it was found.
+        after: Duration,
     },
     /// Docker goes away; whether its containers have ended when it comes back.
     Outage {
@@ -147,8 +149,8 @@ impl Event {
                         [Meddle::Kill, Meddle::Pause, Meddle::Restart, Meddle::Vanish, Meddle::Rename, Meddle::Replace];
                     let how = *rng.pick(&all);
                     // Between its confirmation and its commit nobody would notice that one was started again.
-                    let making = rng.chance(250) && !matches!(how, Meddle::Restart);
-                    Self::Meddle { agent, service, how, making }
+                    let making = rng.chance(350) && !matches!(how, Meddle::Restart);
+                    Self::Meddle { agent, service, how, making, after: rng.up_to(&[1, 20, 300]) }
                 }
                 7..9 => Self::Outage { lasts: rng.up_to(&[50, 2_000, 30_000]), kills: rng.chance(400) },
                 _ => Self::Squat { agent, service },
@@ -166,9 +168,9 @@ impl Event {
                 }
                 Self::Request { agent, services, extensions, cancel }
             }
-            58..75 => Self::Release { agent },
-            75..84 => Self::Begin { agent, project: *rng.pick(&PROJECTS) },
-            84..94 => Self::End { agent },
+            58..74 => Self::Release { agent },
+            74..88 => Self::Begin { agent, project: *rng.pick(&PROJECTS) },
+            88..94 => Self::End { agent },
             _ => Self::Declare(rng.below(5)),
         }
     }

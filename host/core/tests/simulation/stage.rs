@@ -2,6 +2,7 @@
 //! whom judges the answers it gets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use serde_json::Value;
 
 use crate::docker::Docker;
 use crate::engine::{self, PROJECTS};
-use crate::faults::Knobs;
+use crate::faults::{Kind, Knobs};
 use crate::ledger::Agent;
 use crate::schedule::Schedule;
 use crate::world::World;
@@ -43,6 +44,8 @@ pub(crate) struct Stage {
     pub(crate) agents: Vec<AgentName>,
     pub(crate) projects: Vec<ProjectName>,
     pub(crate) catalog: CatalogHandle,
+    /// How often the project `lab` was declared.
+    pub(crate) lab: AtomicU64,
     store: Arc<Store>,
     ledger: Mutex<Vec<Agent>>,
     /// Whether nothing goes wrong but what callers and crashes do, so that no call may fail over anything else.
@@ -68,6 +71,7 @@ impl Stage {
             schedule,
             agents,
             catalog,
+            lab: AtomicU64::new(0),
             ledger,
         })
     }
@@ -109,6 +113,7 @@ impl Stage {
             let host = self.host();
             tokio::spawn(self.world.clone().pump());
             tokio::spawn(host.clone().run());
+            tokio::spawn(self.clone().notice_up(host.clone()));
             let output = play(host).await;
             self.world.log(|| "the host is gone".to_owned());
             self.world.leave(pause);
@@ -116,6 +121,15 @@ impl Stage {
         });
         drop(runtime);
         output
+    }
+
+    async fn notice_up(self: Arc<Self>, host: Arc<Host>) {
+        if host.health().subscribe().wait_for(|state| *state == health::State::Up).await.is_ok() {
+            self.world.with(|inner| {
+                inner.up_since = inner.now();
+                inner.log(|| "the host is up".to_owned());
+            });
+        }
     }
 
     fn ledger(&self) -> MutexGuard<'_, Vec<Agent>> {
@@ -186,6 +200,9 @@ impl Stage {
         let name = self.agents[agent].as_str();
         let now = self.world.now();
         let upset = self.with(agent, |a| a.was_upset(from, now));
+        // The look at what is there may be older than the call that joined.
+        let slow = self.schedule.knobs.slow > 0;
+        let looked = from.saturating_sub(if slow { Kind::List.deadline() } else { Duration::from_millis(200) });
         for (service, entry) in evidence.as_object().into_iter().flatten() {
             let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
             let features: BTreeSet<String> = entry["available_extensions"]
@@ -200,7 +217,7 @@ impl Stage {
             }
             let final_name = self.names.sandbox(&EngineSlug::new(service).unwrap(), &self.agents[agent]);
             let problem = self.world.with(|inner| {
-                if upset || inner.was_disturbed(name, from) {
+                if upset || inner.was_disturbed(name, looked) {
                     return None;
                 }
                 let Some(container) = inner.find(&final_name).cloned() else { return Some("is not there".to_owned()) };
@@ -220,7 +237,7 @@ impl Stage {
                     Some(format!("is at {host}:{port}"))
                 } else if *url != format!("{host}:{port}:{}", text("password")) {
                     Some(format!("is not what {url} says"))
-                } else if container.restarted.is_some_and(|(host, at)| host == inner.hosts && at + RESTART < from) {
+                } else if container.restarted.is_some_and(|at| at > inner.up_since && at + RESTART < from) {
                     Some("was started again, so that its data is gone".to_owned())
                 } else if container.features(&self.names) != features {
                     Some("has other features".to_owned())

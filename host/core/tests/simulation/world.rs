@@ -33,6 +33,8 @@ pub(crate) struct Inner {
     /// How many containers were created.
     pub(crate) created: u64,
     pub(crate) away: bool,
+    /// Since when the host has known what there is.
+    pub(crate) up_since: Duration,
     /// How many hosts there were.
     pub(crate) hosts: u64,
     watchers: Vec<mpsc::Sender<Event>>,
@@ -113,9 +115,15 @@ impl Inner {
         Rng::keyed(self.seed ^ ((kind as u64) << 56), key, *n)
     }
 
+    /// What a scene wants to happen to this call.
+    pub(crate) fn scripted(&mut self, kind: Kind, key: &str) -> Option<Trouble> {
+        let i = self.script.iter().position(|(k, prefix, _)| *k == kind && key.starts_with(prefix.as_str()))?;
+        Some(self.script.remove(i).2)
+    }
+
     pub(crate) fn trouble(&mut self, rng: &mut Rng, kind: Kind, key: &str) -> Option<Trouble> {
-        if let Some(i) = self.script.iter().position(|(k, prefix, _)| *k == kind && key.starts_with(prefix.as_str())) {
-            return Some(self.script.remove(i).2);
+        if let Some(trouble) = self.scripted(kind, key) {
+            return Some(trouble);
         }
         if self.hanging.as_ref().is_some_and(|agent| key.split('/').next() == Some(agent)) {
             return Some(Trouble::Hangs { done: false });
@@ -156,9 +164,8 @@ impl Inner {
         let (now, knobs) = (self.now(), self.knobs.clone());
         self.boots += 1;
         let n = self.boots;
-        let hosts = self.hosts;
         let Some(container) = self.containers.get_mut(id) else { return };
-        container.restarted = (container.run > 0).then_some((hosts, now));
+        container.restarted = (container.run > 0).then_some(now);
         container.run = n;
         container.state = UnitState::Running;
         container.address = Some(format!("10.0.{}.{}", n / 250 % 250, n % 250));
@@ -319,6 +326,7 @@ impl World {
             disturbed: BTreeMap::new(),
             created: 0,
             away: false,
+            up_since: Duration::ZERO,
             hosts: 0,
             watchers: Vec::new(),
             tells: true,

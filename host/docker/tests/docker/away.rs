@@ -121,6 +121,7 @@ async fn after_a_gap_in_the_events_one_is_told_to_look() {
     assert_eq!(bench.runtime.remove(&first.id, Duration::ZERO).await, Ok(()));
     hear("the first end", ended, &first.id).await;
     proxy.down().await;
+    hear("the word to look again", |event, _| *event == Event::Lost, "").await;
     proxy.unlink();
     proxy.up();
     hear("the word to look again", |event, _| *event == Event::Lost, "").await;
