@@ -56,6 +56,7 @@ async fn follow(
                     return Left;
                 }
                 tracing::info!("following Docker's events again");
+                gap = false;
             }
             let began = tokio::time::Instant::now();
             if let Err(left) = subscription(&docker, label, since, sender).await {
@@ -66,12 +67,12 @@ async fn follow(
             }
         }
         if !gap {
+            gap = true;
             tracing::info!("Docker's events are interrupted");
             if sender.send(Event::Lost).await.is_err() {
                 return Left;
             }
         }
-        gap = true;
         tokio::time::sleep(growing(limits::EVENTS_BACKOFF, failures)).await;
         failures = failures.saturating_add(1);
     }

@@ -4,11 +4,9 @@
 
 mod account;
 mod components;
-mod daemon;
 mod ensure;
 mod guards;
 mod harness;
-mod images;
 mod interface;
 mod janitor;
 mod neighbours;
