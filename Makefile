@@ -50,7 +50,7 @@ check:
 
 # Registries that fail and daemons that go away.
 e2e-docker: setup build
-	cargo test --locked --package sandbar-tests --test docker-trouble
+	cargo test --locked --workspace --test docker --test docker-trouble
 
 # The same tests on a newer Docker, beside the one that everything else runs on, and those that restart Docker.
 e2e-newer: setup build

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandbar_core::runtime::{Event, Exit, Runtime as _, RuntimeError, Unit};
+use sandbar_core::runtime::{Event, Exit, Runtime as _, RuntimeError};
 use sandbar_docker::{DockerOptions, DockerRuntime, PullLimits};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::bench::{Bench, INSTALLATION, until};
+use crate::bench::{Bench, INSTALLATION, listed, until};
 
 /// A socket that leads to Docker's while it is up.
 struct Proxy {
@@ -81,8 +81,7 @@ async fn without_a_daemon_everything_says_unreachable_until_it_comes() {
     assert!(bench.runtime.ping().await.is_err_and(away));
     assert!(bench.runtime.inspect(&unit.id).await.is_err_and(away));
     proxy.up();
-    // A listing does not tell since when it runs.
-    assert_eq!(bench.mine().await, [Unit { run: None, ..unit }]);
+    assert_eq!(bench.mine().await, [listed(&unit)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -108,9 +108,15 @@ impl Bench {
         self.docker.inspect_container(id, None::<InspectContainerOptions>).await.expect("the container is there")
     }
 
+    /// Every unit of this test's installation, as a listing tells of it.
     pub(crate) async fn mine(&self) -> Vec<Unit> {
         self.runtime.list(&[(INSTALLATION, &self.id)]).await.expect("Docker lists")
     }
+}
+
+/// A unit as a listing tells of it, which does not say since when it runs.
+pub(crate) fn listed(unit: &Unit) -> Unit {
+    Unit { run: None, ..unit.clone() }
 }
 
 fn runtime(host: Option<String>, id: &str) -> DockerRuntime {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sandbar_core::runtime::{Event, Exit, Runtime as _, RuntimeError};
 
-use crate::bench::{Bench, INSTALLATION, until};
+use crate::bench::{Bench, INSTALLATION, listed, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_is_told_with_its_exit_code_now_or_later() {
@@ -92,7 +92,7 @@ async fn another_installation_s_unit_is_left_alone() {
         let removed = bench.runtime.remove(&unit.name, grace).await;
         assert!(matches!(removed, Err(RuntimeError::Refused(_))), "{removed:?}");
     }
-    assert_eq!(other.mine().await, [unit]);
+    assert_eq!(other.mine().await, [listed(&unit)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

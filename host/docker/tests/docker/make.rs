@@ -8,7 +8,7 @@ use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{FilePlan, PutStep, Runtime as _, RuntimeError, UnitState};
 use tokio::io::AsyncReadExt as _;
 
-use crate::bench::{Bench, INSTALLATION, until};
+use crate::bench::{Bench, INSTALLATION, listed, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unit_runs_within_its_limits_and_in_its_network() {
@@ -20,7 +20,7 @@ async fn a_unit_runs_within_its_limits_and_in_its_network() {
     assert!(unit.address.as_deref().is_some_and(|a| a.parse::<std::net::IpAddr>().is_ok()), "{:?}", unit.address);
     assert!(SystemTime::now().duration_since(unit.created).is_ok_and(|age| age < Duration::from_secs(60)));
     assert_eq!(unit.published_port, None);
-    assert_eq!(bench.mine().await, std::slice::from_ref(&unit));
+    assert_eq!(bench.mine().await, [listed(&unit)]);
     assert_eq!(bench.runtime.inspect(&plan.name).await, Ok(unit.clone()));
 
     let raw = bench.raw(&unit.id).await;
@@ -174,7 +174,7 @@ async fn a_published_port_is_reached_on_the_loopback() {
     // An unprivileged process may serve below 1024 in a container, so no capability is needed for port 7.
     let unit = bench.put(&plan).await;
     let port = unit.published_port.expect("it is published");
-    assert_eq!(bench.mine().await, [unit]);
+    assert_eq!(bench.mine().await, [listed(&unit)]);
     let hello = || async {
         let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()?;
         let mut text = String::new();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sandbar_core::runtime::{Runtime as _, RuntimeError};
 
-use crate::bench::{Bench, INSTALLATION, until};
+use crate::bench::{Bench, INSTALLATION, listed, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unit_is_renamed_once_and_to_what_is_free() {
@@ -60,7 +60,7 @@ async fn a_unit_is_found_by_its_whole_id_or_name_only() {
     }
     // Removing by such a beginning removes nothing.
     assert_eq!(bench.runtime.remove(&unit.id[..12], Duration::ZERO).await, Ok(()));
-    assert_eq!(bench.mine().await, [unit]);
+    assert_eq!(bench.mine().await, [listed(&unit)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
