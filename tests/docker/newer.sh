@@ -188,10 +188,10 @@ copy_images() {
 }
 
 run() {
-  local here_is pid
-  here_is=$(timeout 10 docker version --format '{{.Server.Version}}') || give_up "this machine's own daemon does not answer."
-  if [ "${here_is%%.*}" -ge "$newer" ]; then
-    say "this machine's own daemon is $here_is, so there is no newer one to start: not run: $*"
+  local own pid
+  own=$(timeout 10 docker version --format '{{.Server.Version}}') || give_up "this machine's own daemon does not answer."
+  if [ "${own%%.*}" -ge "$newer" ]; then
+    say "this machine's own daemon is $own already, so nothing was run: $*"
     exit 0
   fi
   mkdir -p "$home/daemon"
@@ -204,7 +204,7 @@ run() {
   start "$home/daemon"
   copy_images "$home/daemon"
   pid=$(daemon_of "$home/daemon")
-  say "$(version_on "$home/daemon") beside $here_is, ready in $SECONDS s"
+  say "$(version_on "$home/daemon") beside $own, ready in $SECONDS s"
   DOCKER_HOST="unix://$home/daemon/docker.sock" nsenter --net="/proc/$pid/ns/net" -- "$@" 9>&-
 }
 
