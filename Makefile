@@ -12,7 +12,7 @@ ENGINES := engines/postgres engines/redis engines/mongo
 TEST_ENGINES := tests/engines/fixture
 ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
 
-.PHONY: demo test bench soak setup engines build lint check e2e-docker e2e-newer
+.PHONY: demo test bench soak setup engines build lint check e2e-newer
 
 # One selection of packages everywhere: another one has other features, and Cargo would compile wasmtime anew for it.
 demo: setup build
@@ -25,8 +25,9 @@ bench: setup engines
 	@$(CARGO_TARGET_DIR)/release/bench
 
 # The core on a simulated runtime: SANDBAR_SCHEDULES says how many schedules, SANDBAR_SEED plays one alone.
-soak:
-	cargo test --locked --package sandbar-core --test simulation
+soak: export SANDBAR_SCHEDULES ?= 100000
+soak: engines
+	cargo test --locked --workspace --test simulation schedules -- --nocapture
 
 setup:
 	@tests/setup.sh
@@ -48,10 +49,6 @@ check:
 	cargo test --locked --workspace
 	cargo test --locked --workspace --manifest-path engines/Cargo.toml
 
-# Registries that fail and daemons that go away.
-e2e-docker: setup build
-	cargo test --locked --workspace --test docker --test docker-trouble
-
-# The same tests on a newer Docker, beside the one that everything else runs on, and those that restart Docker.
+# The tests that need Docker again on a newer one, beside the one that everything else runs on, and those that restart Docker.
 e2e-newer: setup build
 	tests/docker/newer.sh run cargo test --locked --workspace --test docker --test e2e --test docker-trouble -- --include-ignored

@@ -11,10 +11,6 @@ use std::time::Duration;
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
     /// The stream that belongs to one thing.
     pub(crate) fn keyed(seed: u64, key: &str, n: u64) -> Self {
         // FNV-1a: spread is the business of `next`.
