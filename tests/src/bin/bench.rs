@@ -77,14 +77,22 @@ fn host() -> TestHost {
     })
 }
 
-fn begin(host: &TestHost, agent: &str, project: &str) {
-    let bench = host.nobody().with_token("bench-orchestrator-token");
-    bench.call("begin_work", &json!({ "agent": agent, "project": project })).evidence();
+fn orchestrator(host: &TestHost) -> Client {
+    host.nobody().with_token("bench-orchestrator-token")
+}
+
+fn register(host: &TestHost) -> Client {
+    let answer = orchestrator(host).call("register_agent", &json!({ "agent": "bench", "role": "developer" }));
+    host.nobody().with_token(answer.evidence()["token"].as_str().expect("a token"))
+}
+
+fn begin(host: &TestHost, project: &str) {
+    orchestrator(host).call("begin_work", &json!({ "agent": "bench", "project": project })).evidence();
 }
 
 /// One cold request, given back afterwards.
 fn cold_round(host: &TestHost, client: &Client, project: &str) -> Duration {
-    begin(host, "bench", project);
+    begin(host, project);
     let (took, answer) = timed(|| client.call("request_sandbox", &json!({})));
     answer.evidence();
     client.call("release_sandbox", &json!({})).evidence();
@@ -94,7 +102,7 @@ fn cold_round(host: &TestHost, client: &Client, project: &str) -> Duration {
 
 fn cold() -> Result<()> {
     let host = host();
-    let client = host.register("bench");
+    let client = register(&host);
     let projects = ["shop", "only-postgres", "only-redis", "only-mongo"];
     let mut times = projects.map(|_| Vec::new());
     let mut naive = Vec::new();
@@ -161,8 +169,8 @@ fn naive_round(host: &TestHost) -> Result<Duration> {
 
 fn hit() -> Result<()> {
     let host = host();
-    let client = host.register("bench");
-    begin(&host, "bench", "shop");
+    let client = register(&host);
+    begin(&host, "shop");
     client.call("request_sandbox", &json!({})).evidence();
     let (mut hits, mut bare) = (Vec::new(), Vec::new());
     for _ in 0..QUICK_ROUNDS {
