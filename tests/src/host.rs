@@ -202,6 +202,11 @@ impl TestHost {
         self.options.env.push((name.to_owned(), value.to_owned()));
     }
 
+    /// Unsets a variable of its environment again.
+    pub fn unset_env(&mut self, name: &str) {
+        self.options.env.retain(|(set, _)| set != name);
+    }
+
     /// Its configuration file.
     pub fn config(&self) -> PathBuf {
         self.dir.path().join("sandbar.toml")
@@ -305,6 +310,29 @@ impl TestHost {
     pub fn kill(&mut self) {
         self.signal("-KILL");
         let _ = self.wait();
+    }
+
+    /// Waits until it has ended by a kill.
+    ///
+    /// # Errors
+    /// When it does not, or ends otherwise.
+    pub fn wait_until_killed(&mut self) -> Result<()> {
+        use std::os::unix::process::ExitStatusExt as _;
+        self.log = self.log();
+        let mut running = self.running.take().context("it runs")?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match running.child.try_wait()? {
+                Some(status) if status.signal() == Some(9) => return Ok(()),
+                Some(status) => bail!("the host ended with {status}"),
+                None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+                None => {
+                    running.child.kill()?;
+                    running.child.wait()?;
+                    bail!("the host did not end within {PATIENCE:?}")
+                }
+            }
+        }
     }
 
     fn wait(&mut self) -> Result<()> {

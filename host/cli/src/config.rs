@@ -167,11 +167,12 @@ pub(crate) struct Janitor {
     pub(crate) every_secs: u64,
     pub(crate) grace_secs: u64,
     pub(crate) lease_secs: u64,
+    pub(crate) respawn_secs: u64,
 }
 
 impl Default for Janitor {
     fn default() -> Self {
-        Self { every_secs: 60, grace_secs: 180, lease_secs: 1800 }
+        Self { every_secs: 60, grace_secs: 180, lease_secs: 1800, respawn_secs: 10 }
     }
 }
 

@@ -5,6 +5,7 @@ mod engines;
 mod serve;
 mod settings;
 mod state;
+mod sweep;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -27,6 +28,18 @@ enum Command {
     /// Run the host.
     Serve {
         /// The configuration file.
+        #[arg(long, default_value = "sandbar.toml")]
+        config: PathBuf,
+    },
+    /// Remove what an installation left whose state directory is lost: its containers and its network.
+    Sweep {
+        /// Its id: the label `<namespace>.installation` of its containers.
+        #[arg(long)]
+        installation: String,
+        /// Only say what would be removed.
+        #[arg(long)]
+        dry_run: bool,
+        /// The configuration file, for Docker's address and the namespace.
         #[arg(long, default_value = "sandbar.toml")]
         config: PathBuf,
     },
@@ -70,6 +83,10 @@ fn run(cli: Cli) -> Result<()> {
             log();
             tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve::serve(&config))
         }
+        Command::Sweep { installation, dry_run, config } => tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(sweep::sweep(&config, &installation, dry_run)),
         Command::Engine(EngineCommand::Build { crates, out, locked, offline }) => {
             for crate_dir in crates {
                 let options = sandbar_sdk_build::Options::new(crate_dir, &out);

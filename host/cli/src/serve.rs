@@ -18,6 +18,20 @@ use crate::config::Config;
 use crate::state::StateDir;
 use crate::{engines, settings};
 
+/// The Docker of the configuration, for what has these names.
+///
+/// # Errors
+/// For options that can never work.
+pub(crate) fn docker(config: &Config, names: &Names) -> Result<DockerRuntime> {
+    Ok(DockerRuntime::connect(DockerOptions {
+        host: config.docker.host.clone(),
+        network: config.docker.network.clone().unwrap_or_else(|| names.network()),
+        network_labels: names.base_labels(),
+        installation: (names.label("installation"), names.installation().to_owned()),
+        pull: config.docker.pull_limits(),
+    })?)
+}
+
 /// Serves until a signal says to end.
 ///
 /// # Errors
@@ -29,14 +43,7 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     let names = Arc::new(Names::new(config.host.namespace.clone(), installation));
 
     let plugins = sandbar_plugin::Host::new(Some(state.compile_cache()?), sandbar_plugin::Limits::default())?;
-    let options = DockerOptions {
-        host: config.docker.host.clone(),
-        network: config.docker.network.clone().unwrap_or_else(|| names.network()),
-        network_labels: names.base_labels(),
-        installation: (names.label("installation"), names.installation().to_owned()),
-        pull: config.docker.pull_limits(),
-    };
-    let runtime = Arc::new(DockerRuntime::connect(options)?);
+    let runtime = Arc::new(docker(&config, &names)?);
 
     let store = state.store()?;
     let people = People::new(store.clone(), settings::people(&config)?)?;

@@ -120,6 +120,7 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
         pace: Pace {
             every: Duration::from_secs(config.janitor.every_secs.max(1)),
             grace: Duration::from_secs(config.janitor.grace_secs),
+            respawn: Duration::from_secs(config.janitor.respawn_secs),
         },
         keep_on_shutdown: config.host.keep_on_shutdown,
         names,
@@ -149,9 +150,12 @@ fn ranges(config: &Config) -> Vec<(String, String)> {
         limits(&format!("engines.{name}"), engine.memory.map(|m| m.0), engine.pids);
     }
     let janitor = &config.janitor;
-    for (key, secs) in
-        [("every_secs", janitor.every_secs), ("grace_secs", janitor.grace_secs), ("lease_secs", janitor.lease_secs)]
-    {
+    for (key, secs) in [
+        ("every_secs", janitor.every_secs),
+        ("grace_secs", janitor.grace_secs),
+        ("lease_secs", janitor.lease_secs),
+        ("respawn_secs", janitor.respawn_secs),
+    ] {
         if secs > LONGEST_SECS {
             found.push((format!("[janitor] {key}"), format!("{secs} is more than a year")));
         }

@@ -52,6 +52,12 @@ impl StateDir {
         Ok(Self { path: path.to_owned(), dir, _lock: lock })
     }
 
+    /// Whether a state directory that somebody else holds is this installation's.
+    pub(crate) fn belongs_to(path: &Path, configured: Option<&Installation>, installation: &Installation) -> bool {
+        let found = || Installation::new(std::fs::read_to_string(path.join("installation")).ok()?.trim()).ok();
+        configured.cloned().or_else(found).as_ref() == Some(installation)
+    }
+
     /// The installation's id: the operator's, or the one of this directory, made the first time.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{CatalogHandle, Service};
+use crate::crash;
 use crate::error::{Code, Error};
 use crate::failure::{self, Failure};
 use crate::health::Health;
@@ -315,6 +316,7 @@ impl Ensure {
             let service =
                 catalog.services.get(name).cloned().ok_or_else(|| unavailable(name, &catalog.why_not(name)))?;
             self.name_is_free(agent, &service).await?;
+            crash::here("name looked up");
             let features = features.iter().cloned().collect();
             services.push((service, Note { project: want.project.clone(), features, superuser: want.superuser }));
         }
@@ -395,6 +397,7 @@ impl Ensure {
         let old = held.as_mut().and_then(|live| live.services.remove(service));
         if let Some(old) = &old {
             self.leaving.let_go(&old.id).await;
+            crash::here("predecessor let go");
         }
         let mut result = self.runtime.rename(&id, &serving.name).await;
         for _ in 0..NAME_TRIES {
@@ -420,6 +423,7 @@ impl Ensure {
                 e => Failure::new(service, "commit", e.to_string()).into_error(),
             });
         }
+        crash::here("committed");
         let (container, features) = (&serving.name, &serving.features);
         match old {
             None => tracing::info!(target: "audit", %agent, %service, container, ?features, "made"),

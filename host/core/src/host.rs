@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::catalog::CatalogHandle;
 use crate::ensure::{Change, Ensure, Limits};
+use crate::departed::Departed;
 use crate::error::{Code, Error, listed};
 use crate::guard::{self, Admitted, Ask};
 use crate::health::Health;
@@ -181,15 +182,25 @@ impl Host {
         }
     }
 
-    /// Listens for containers that end. One that was started again since is not the one that was made: its data is gone.
+    /// Listens for containers that end: those of agents, see [`crate::departed`], and our own. One of ours that was started again since is not the one that was made: its data is gone.
     /// A listing cannot tell, so whatever ended, or may have ended unseen, is looked at more closely by the next call.
     async fn watch_ends(&self) {
-        let label = (self.names.label("installation"), self.names.installation().to_owned());
-        let mut events = self.runtime.watch(label);
-        while let Some(event) = events.recv().await {
+        let ours = self.names.base_labels();
+        let mut events = self.runtime.watch();
+        let mut departed =
+            Departed::new(self.registry.clone(), self.runtime.clone(), self.names.clone(), self.pace.respawn);
+        loop {
+            let event = tokio::select! {
+                event = events.recv() => event,
+                () = departed.next() => continue,
+            };
             match event {
-                Event::Ended { id, .. } => self.registry.doubt(Some(&id)),
-                Event::Lost => self.registry.doubt(None),
+                Some(Event::Ended { id, labels, .. }) if ours.iter().all(|(k, v)| labels.get(k) == Some(v)) => {
+                    self.registry.doubt(Some(&id));
+                }
+                Some(Event::Ended { id, name, labels }) => departed.ended(&id, &name, &labels),
+                Some(Event::Lost) => self.registry.doubt(None),
+                None => break,
             }
         }
         tracing::error!("the runtime tells no more what ends");

@@ -3,16 +3,18 @@
 //! seen first, or asked for a short while ago. Ages are measured by this process's own clock, from when it first saw a
 //! thing, so a wall clock that jumps reaps nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::crash;
+use crate::departed;
 use crate::name::{AgentName, Names};
 use crate::plan::label;
 use crate::registry::Registry;
-use crate::runtime::{Result, Runtime, Unit, UnitState};
+use crate::runtime::{Result, Runtime, Unit};
 
 /// When and how patiently it sweeps.
 #[derive(Debug, Clone)]
@@ -21,11 +23,13 @@ pub struct Pace {
     pub every: Duration,
     /// What was made, seen first or asked for within this time is left alone.
     pub grace: Duration,
+    /// An agent whose container ended has this long to come back, in another container or with a call.
+    pub respawn: Duration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { every: Duration::from_secs(60), grace: Duration::from_secs(180) }
+        Self { every: Duration::from_secs(60), grace: Duration::from_secs(180), respawn: Duration::from_secs(10) }
     }
 }
 
@@ -64,7 +68,7 @@ impl Janitor {
         let labels: Vec<_> = base.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         let everything = self.runtime.list(&[]).await?;
         let ours = self.runtime.list(&labels).await?;
-        let agents = self.agents_that_run(&everything);
+        let agents = departed::that_run(&everything, &self.names);
 
         for agent in self.registry.owners() {
             if !agents.contains(agent.as_str()) {
@@ -89,23 +93,11 @@ impl Janitor {
             // Looked at again here: nothing without our labels is ever removed.
             if stale && base.iter().all(|(k, v)| unit.labels.get(k) == Some(v)) {
                 tracing::warn!(container = unit.name, "nobody owns it: removed");
+                crash::here("sweep decided");
                 self.registry.leaving().let_go(&unit.id).await;
             }
         }
         Ok(())
-    }
-
-    /// The agents whose own container runs: named as the agent, or labelled with it.
-    fn agents_that_run(&self, everything: &[Unit]) -> BTreeSet<String> {
-        let named = format!("{}-agent-", self.names.namespace());
-        let labelled = self.names.label(label::AGENT);
-        let running = everything.iter().filter(|u| u.state == UnitState::Running);
-        running
-            .flat_map(|unit| {
-                let by_name = unit.name.strip_prefix(&named).map(str::to_owned);
-                by_name.into_iter().chain(unit.labels.get(&labelled).cloned())
-            })
-            .collect()
     }
 
     /// Whether its owner has a flight under way, which alone knows what it is making.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::crash;
 use crate::name::Names;
 use crate::runtime::{Runtime, RuntimeError};
 
@@ -46,7 +47,7 @@ impl Leaving {
     pub async fn let_go(&self, id: &str) {
         self.enter(id);
         match self.runtime.rename(id, &self.names.leaving()).await {
-            Ok(()) => {}
+            Ok(()) => crash::here("renamed to leave"),
             Err(RuntimeError::NotFound(_)) => return self.strike(id),
             // The name is not free, then; whoever needs it finds a stale container of this installation and lets it go.
             Err(e) => tracing::warn!(container = short(id), error = %e, "could not rename what is let go"),
@@ -60,7 +61,10 @@ impl Leaving {
         self.enter(name);
         let until = suspect.then(|| Instant::now() + SUSPECT_FOR);
         match self.runtime.remove(name, Duration::ZERO).await {
-            Ok(()) if !suspect => self.strike(name),
+            Ok(()) if !suspect => {
+                crash::here("discarded");
+                self.strike(name);
+            }
             _ => self.remove_behind(name.to_owned(), until),
         }
     }
@@ -71,7 +75,10 @@ impl Leaving {
             let mut pause = FIRST_PAUSE;
             loop {
                 match this.runtime.remove(&key, Duration::ZERO).await {
-                    Ok(()) if suspect_until.is_none_or(|until| Instant::now() >= until) => break this.strike(&key),
+                    Ok(()) if suspect_until.is_none_or(|until| Instant::now() >= until) => {
+                        crash::here("removed");
+                        break this.strike(&key);
+                    }
                     Ok(()) => {}
                     Err(e) => tracing::warn!(container = short(&key), error = %e, "not removed yet"),
                 }

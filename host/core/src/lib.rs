@@ -3,6 +3,8 @@
 
 pub mod catalog;
 pub mod check;
+pub mod crash;
+mod departed;
 pub mod engine;
 pub mod ensure;
 pub mod error;

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::Serialize;
 
+use crate::crash;
 use crate::error::{Code, Error, listed};
 use crate::name::{AgentName, ProjectName};
 use crate::secret::{Secret, sha256_hex};
@@ -192,6 +193,7 @@ impl People {
             let remediate = "choose another slug, or have the operator remove or re-token the agent that has it";
             return Err(Error::new(Code::InvalidState, format!("an agent `{name}` exists already"), remediate));
         }
+        crash::here("agent written");
         let role = role.to_owned();
         inner.tokens.insert(token_sha256.clone(), Caller::Agent { name: name.clone(), role: role.clone() });
         let registered_by = Some(by.to_owned());
@@ -224,6 +226,7 @@ impl People {
         let mut inner = self.write();
         let old = registered(&inner, name)?.token_sha256.clone();
         self.store.remove_agent(name).map_err(internal)?;
+        crash::here("agent deleted");
         inner.tokens.remove(&old);
         inner.agents.remove(name);
         inner.work.remove(name);
@@ -276,6 +279,7 @@ impl People {
             }
         }
         let id = self.store.begin_work(agent, project).map_err(internal)?;
+        crash::here("work written");
         inner.work.insert(agent.clone(), Work { project: project.clone(), id });
         Ok(before)
     }
@@ -293,6 +297,7 @@ impl People {
         let Some(work) = inner.work.get(agent).cloned() else { return Ok(None) };
         may_end(&work.project)?;
         self.store.end_work(agent).map_err(internal)?;
+        crash::here("work deleted");
         inner.work.remove(agent);
         Ok(Some(work))
     }

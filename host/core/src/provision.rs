@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{RecipeError, Service};
 use crate::check::Checked;
+use crate::crash;
 use crate::engine::{EngineError, Step};
 use crate::failure::{self, Failure};
 use crate::leaving::Leaving;
@@ -129,7 +130,7 @@ impl Maker<'_> {
             result = std::panic::AssertUnwindSafe(work.confirm()).catch_unwind() => result,
         };
         match confirmed {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => crash::here("confirmed"),
             Ok(Err(not_made)) => {
                 self.leaving.discard(&unit.id, false).await;
                 return Err(not_made);

@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use crate::catalog::{CatalogHandle, Service};
+use crate::crash;
 use crate::ensure::Ensure;
 use crate::name::{AgentName, Kind, Names, ProjectName, ServiceName};
 use crate::people::People;
@@ -46,6 +47,7 @@ pub async fn recover(
     // The runtime went away half way: nothing is decided on half of the answers.
     let looks: Vec<_> = units.iter().map(|unit| look(unit, registry.ensure_rules(), runtime, catalog, names)).collect();
     let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
+    crash::here("looked at what is there");
     let mut sandboxes: BTreeMap<AgentName, Live> = BTreeMap::new();
     for (unit, found) in units.iter().zip(found) {
         let adopted = match found {

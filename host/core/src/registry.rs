@@ -17,6 +17,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::crash;
 use crate::ensure::{Ensure, Limits};
 use crate::error::{Code, Error};
 use crate::failure;
@@ -293,6 +294,12 @@ impl Registry {
         }
     }
 
+    /// Lets an agent's sandbox go, and what is being made for it, if it has called nothing since. Decided under the entry's lock.
+    pub(crate) async fn release_departed(self: &Arc<Self>, agent: &AgentName, since: Instant) {
+        let silent = |entry: &Entry, _: &State| !self.called_since(entry, since);
+        self.release_if(agent, "its container ended", silent).await;
+    }
+
     /// Lets an agent's sandbox go if its lease ran out and nothing was asked for within `grace`. Decided under the entry's
     /// lock: a call that came in between has renewed the lease.
     pub async fn release_idle(self: &Arc<Self>, agent: &AgentName, grace: Duration) {
@@ -338,6 +345,7 @@ impl Registry {
                 }
             }
         };
+        crash::here("release decided");
         if !services.is_empty() {
             let names: Vec<_> = services.iter().map(ServiceName::as_str).collect();
             tracing::info!(target: "audit", %agent, services = ?names, why, "released");
@@ -444,6 +452,12 @@ impl Registry {
             _ => Vec::new(),
         };
         entries.values().flat_map(|entry| ids(&entry.lock())).collect()
+    }
+
+    fn called_since(&self, entry: &Entry, since: Instant) -> bool {
+        let until = *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner);
+        // A lease begins with whatever was asked last.
+        until.is_some_and(|until| until >= since + self.limits().lease)
     }
 
     fn lease_is_over(&self, entry: &Entry, grace: Duration) -> bool {

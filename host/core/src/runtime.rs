@@ -163,13 +163,15 @@ pub struct ExecOutput {
     pub stderr: String,
 }
 
-/// Something that happened to a unit of this installation.
+/// Something that happened to a unit, whoever made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A unit ended. May be told twice.
     Ended {
         /// Its id.
         id: String,
+        /// Its name, empty where the runtime does not tell.
+        name: String,
         /// Its labels, where the runtime tells them.
         labels: Labels,
     },
@@ -280,6 +282,6 @@ pub trait Runtime: Send + Sync + 'static {
     /// uses it. It is made again when it is needed.
     async fn retire(&self) -> Result<()>;
 
-    /// Tells what happens to units with this label from now on, until the receiver is dropped.
-    fn watch(&self, label: (String, String)) -> mpsc::Receiver<Event>;
+    /// Tells what happens to units from now on, anybody's, until the receiver is dropped.
+    fn watch(&self) -> mpsc::Receiver<Event>;
 }

@@ -150,7 +150,7 @@ impl Runtime for DockerRuntime {
         self.maker.network.retire(&self.connection.client().await?).await
     }
 
-    fn watch(&self, label: (String, String)) -> mpsc::Receiver<Event> {
-        watch::watch(Arc::clone(&self.connection), label)
+    fn watch(&self) -> mpsc::Receiver<Event> {
+        watch::watch(Arc::clone(&self.connection))
     }
 }

@@ -3,6 +3,7 @@
 use bollard::Docker;
 use bollard::models::{ContainerCreateBody, ImageInspect};
 use bollard::query_parameters::{CreateContainerOptions, StartContainerOptions, UploadToContainerOptions};
+use sandbar_core::crash;
 use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{PutError, PutStep, Result, RuntimeError, Unit, UnitPlan, UnitState};
 
@@ -46,10 +47,13 @@ impl Maker {
             Made::Before(unit) => unit.id,
             Made::New(id) => id,
         };
+        crash::here("created");
         upload(docker, &id, plan).await.map_err(at(PutStep::Create))?;
+        crash::here("filled");
 
         progress.step("start", plan.image.as_str());
         self.start(docker, &id).await.map_err(at(PutStep::Start))?;
+        crash::here("started");
         units::inspect(docker, &id, &self.network.name).await.map_err(at(PutStep::Start))
     }
 
@@ -80,6 +84,7 @@ impl Maker {
         let volumes = image.config.as_ref().and_then(|config| config.volumes.as_deref()).unwrap_or_default();
         let body = body::body(plan, volumes, &self.network.name)?;
         self.network.ensure(docker).await?;
+        crash::here("network made");
         match create(docker, name, body).await {
             Ok(id) => Ok(Made::New(id)),
             Err(error) if error.conflict().is_some() => {

@@ -1,4 +1,4 @@
-//! What happens to this installation's containers, as Docker tells it. Docker keeps only a short memory of events and loses
+//! What happens to containers, as Docker tells it: those of agents matter too, and nobody knows their labels and names beforehand. Docker keeps only a short memory of events and loses
 //! it when it restarts, so at both ends of every gap the receiver is told to look at everything again: at its beginning
 //! because Docker may be back and asked for other things before its events are.
 //!
@@ -26,14 +26,14 @@ const ADDED: [&str; 6] = ["image", "name", "exitCode", "execDuration", "signal",
 struct Left;
 
 /// Follows events until the receiver is dropped. Needs a Tokio runtime.
-pub(crate) fn watch(connection: Arc<Connection>, label: (String, String)) -> mpsc::Receiver<Event> {
+pub(crate) fn watch(connection: Arc<Connection>) -> mpsc::Receiver<Event> {
     let (sender, receiver) = mpsc::channel(limits::EVENTS_HELD);
     // Taken now: what happens from this call on is told, however long the connection takes.
     let since = start();
     tokio::spawn(async move {
         tokio::select! {
             () = sender.closed() => {}
-            Left = follow(&connection, &label, since, &sender) => {}
+            Left = follow(&connection, since, &sender) => {}
         }
     });
     receiver
@@ -41,7 +41,6 @@ pub(crate) fn watch(connection: Arc<Connection>, label: (String, String)) -> mps
 
 async fn follow(
     connection: &Connection,
-    label: &(String, String),
     mut since: u64,
     sender: &mpsc::Sender<Event>,
 ) -> Left {
@@ -59,7 +58,7 @@ async fn follow(
                 gap = false;
             }
             let began = tokio::time::Instant::now();
-            if let Err(left) = subscription(&docker, label, since, sender).await {
+            if let Err(left) = subscription(&docker, since, sender).await {
                 return left;
             }
             if began.elapsed() > limits::EVENTS_BACKOFF.1 {
@@ -81,11 +80,10 @@ async fn follow(
 /// Passes events on until the stream breaks.
 async fn subscription(
     docker: &Docker,
-    label: &(String, String),
     since: u64,
     sender: &mpsc::Sender<Event>,
 ) -> Result<(), Left> {
-    let mut events = docker.events(Some(options(label, since)));
+    let mut events = docker.events(Some(options(since)));
     loop {
         match tokio::time::timeout(limits::EVENTS_SILENCE, events.next()).await {
             Ok(Some(Ok(message))) => {
@@ -107,11 +105,10 @@ async fn subscription(
     }
 }
 
-fn options(label: &(String, String), since: u64) -> EventsOptions {
+fn options(since: u64) -> EventsOptions {
     let filters = HashMap::from([
         ("type".to_owned(), vec!["container".to_owned()]),
         ("event".to_owned(), vec!["die".to_owned(), "destroy".to_owned()]),
-        ("label".to_owned(), vec![format!("{}={}", label.0, label.1)]),
     ]);
     EventsOptions { since: Some(since.to_string()), until: None, filters: Some(filters) }
 }
@@ -122,8 +119,9 @@ fn event(message: EventMessage) -> Option<Event> {
     }
     let actor = message.actor?;
     let mut labels: Labels = actor.attributes.unwrap_or_default().into_iter().collect();
+    let name = labels.get("name").cloned().unwrap_or_default();
     labels.retain(|name, _| !ADDED.contains(&name.as_str()));
-    Some(Event::Ended { id: actor.id?, labels })
+    Some(Event::Ended { id: actor.id?, name, labels })
 }
 
 /// The second from which events are asked for.
@@ -142,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_told_with_their_labels() {
+    fn ends_are_told_with_names_and_labels() {
         let told = parse(
             r#"{"Type": "container", "Action": "die", "Actor": {"ID": "1f",
                 "Attributes": {"sandbar.owner": "a", "image": "redis", "name": "x", "exitCode": "137"}},
                 "scope": "local", "time": 1, "timeNano": 1000000000}"#,
         );
         let labels = [("sandbar.owner".to_owned(), "a".to_owned())].into();
-        assert_eq!(told, Some(Event::Ended { id: "1f".to_owned(), labels }));
+        assert_eq!(told, Some(Event::Ended { id: "1f".to_owned(), name: "x".to_owned(), labels }));
     }
 
     #[test]
@@ -162,7 +160,7 @@ mod tests {
     async fn a_receiver_that_goes_ends_the_task() {
         let nowhere = crate::connect::Target::Unix("/nowhere/docker.sock".to_owned());
         let connection = Arc::new(Connection::new(nowhere));
-        let receiver = watch(Arc::clone(&connection), ("k".to_owned(), "v".to_owned()));
+        let receiver = watch(Arc::clone(&connection));
         tokio::time::sleep(limits::EVENTS_BACKOFF.1).await;
         drop(receiver);
         tokio::time::sleep(limits::EVENTS_BACKOFF.1).await;

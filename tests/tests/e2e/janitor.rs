@@ -95,3 +95,64 @@ fn a_renewed_lease_is_a_fresh_one() {
     });
     wait("only this one", || host.containers() == [host.container("fix", "dev-1")]);
 }
+
+/// A host that acts on reports alone: its sweep is far away.
+fn reported() -> TestHost {
+    let mut options = fixture("");
+    options.more.push_str("[janitor]\nevery_secs = 3600\nrespawn_secs = 2\n");
+    TestHost::start_with(options)
+}
+
+#[test]
+fn an_agent_whose_container_ended_is_released_without_a_sweep() {
+    let host = reported();
+    let name = format!("{}-agent-named", host.namespace);
+    let ids = [idle(&name, &[]), idle(&format!("{}-x", host.namespace), &[format!("{}.agent=labelled", host.namespace)])];
+    for agent in ["named", "labelled", "other"] {
+        host.developer(agent).call("request_sandbox", &json!({})).evidence();
+    }
+    for id in ids {
+        docker(["rm", "--force", &id]).unwrap();
+    }
+    wait("the two to go", || host.containers() == [host.container("fix", "other")]);
+}
+
+#[test]
+fn an_agent_that_comes_back_keeps_its_sandbox() {
+    let host = reported();
+    let named = |agent: &str| format!("{}-agent-{agent}", host.namespace);
+    let agents = ["respawns", "restarts", "calls", "witness"];
+    let clients = agents.map(|agent| {
+        idle(&named(agent), &[]);
+        let client = host.developer(agent);
+        client.call("request_sandbox", &json!({})).evidence();
+        client
+    });
+    docker(["rm", "--force"].into_iter().map(str::to_owned).chain(agents.map(named))).unwrap();
+    // Another container of the first, and one of the second that runs under a name of its own.
+    idle(&named("respawns"), &[]);
+    idle(&format!("{}-y", host.namespace), &[format!("{}.agent=restarts", host.namespace)]);
+    wait("the witness to go", || {
+        clients[2].call("sandbox_status", &json!({})).evidence();
+        !host.containers().contains(&host.container("fix", "witness"))
+    });
+    for agent in ["respawns", "restarts", "calls"] {
+        assert!(host.containers().contains(&host.container("fix", agent)), "{agent}");
+    }
+    docker(["rm", "--force", &named("respawns"), &format!("{}-y", host.namespace)]).unwrap();
+    wait("the two to go", || host.containers() == [host.container("fix", "calls")]);
+}
+
+#[test]
+fn what_is_being_made_for_an_agent_whose_container_ended_goes() {
+    let mut options = fixture("probe = \"exit 1\", deadline-ms = \"120000\"");
+    options.more.push_str("[janitor]\nevery_secs = 3600\nrespawn_secs = 1\n");
+    let host = TestHost::start_with(options);
+    let id = idle(&format!("{}-agent-dev-1", host.namespace), &[]);
+    let agent = host.developer("dev-1");
+    let asking = std::thread::spawn(move || agent.call("request_sandbox", &json!({})));
+    wait("a container in the making", || !host.containers().is_empty());
+    docker(["rm", "--force", &id]).unwrap();
+    assert_eq!(asking.join().unwrap().code(), "invalid_state");
+    host.wait_until_empty();
+}

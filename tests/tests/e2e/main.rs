@@ -4,6 +4,7 @@
 
 mod account;
 mod components;
+mod crash;
 mod ensure;
 mod guards;
 mod harness;
@@ -13,4 +14,5 @@ mod neighbours;
 mod operator;
 mod recipes;
 mod restart;
+mod sweep;
 mod trouble;

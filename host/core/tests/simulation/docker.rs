@@ -333,7 +333,7 @@ impl Runtime for Docker {
         self.call(Kind::Retire, "", Kind::Retire.deadline(), |_| Ok(())).await
     }
 
-    fn watch(&self, _: (String, String)) -> mpsc::Receiver<Event> {
+    fn watch(&self) -> mpsc::Receiver<Event> {
         self.0.with(|inner| inner.follow())
     }
 }

@@ -194,7 +194,7 @@ impl Inner {
         self.disturb(&agent);
         self.touch();
         if self.tells {
-            self.tell(Event::Ended { id: id.to_owned(), labels });
+            self.tell(Event::Ended { id: id.to_owned(), name, labels });
         }
     }
 

@@ -109,7 +109,7 @@ async fn after_a_gap_in_the_events_one_is_told_to_look() {
     proxy.up();
     let bench = Bench::at(proxy.host()).await;
     let (first, second) = (bench.sleeper("a").await, bench.sleeper("b").await);
-    let events = tokio::sync::Mutex::new(bench.runtime.watch((INSTALLATION.to_owned(), bench.id.clone())));
+    let events = tokio::sync::Mutex::new(bench.runtime.watch());
     let hear = |what: &'static str, wanted: fn(&Event, &str) -> bool, id: &str| {
         let (events, id) = (&events, id.to_owned());
         async move {

@@ -96,16 +96,26 @@ async fn another_installation_s_unit_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_is_heard_of_by_label() {
+async fn the_end_is_heard_of() {
     let (bench, other) = (Bench::new().await, Bench::new().await);
     let (unit, foreign) = (bench.sleeper("a").await, other.sleeper("a").await);
-    let mut events = bench.runtime.watch((INSTALLATION.to_owned(), bench.id.clone()));
+    let mut events = bench.runtime.watch();
     assert_eq!(other.runtime.remove(&foreign.id, Duration::ZERO).await, Ok(()));
     // However early this is: what happens from the call on is told.
     assert_eq!(bench.runtime.remove(&unit.id, Duration::ZERO).await, Ok(()));
-    let heard = tokio::time::timeout(Duration::from_secs(10), events.recv()).await.expect("it is told");
-    let Some(Event::Ended { id, labels }) = heard else { panic!("{heard:?}") };
-    assert_eq!((&id, labels.get(INSTALLATION)), (&unit.id, Some(&bench.id)));
+    let (name, labels) = tokio::time::timeout(Duration::from_secs(10), async {
+        loop {
+            // Everybody's ends are told.
+            match events.recv().await {
+                Some(Event::Ended { id, name, labels }) if id == unit.id => break (name, labels),
+                Some(Event::Ended { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    })
+    .await
+    .expect("it is told");
+    assert_eq!((&name, labels.get(INSTALLATION)), (&unit.name, Some(&bench.id)));
     assert_eq!(labels.get("image"), None);
     let next = bench.sleeper("b").await;
     assert_eq!(bench.runtime.remove(&next.id, Duration::ZERO).await, Ok(()));
