@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use crate::catalog::CatalogHandle;
-use crate::ensure::{Change, Ensure, Limits};
 use crate::departed::Departed;
+use crate::ensure::{Change, Ensure, Limits};
 use crate::error::{Code, Error, listed};
 use crate::guard::{self, Admitted, Ask};
 use crate::health::Health;

@@ -39,11 +39,7 @@ pub(crate) fn watch(connection: Arc<Connection>) -> mpsc::Receiver<Event> {
     receiver
 }
 
-async fn follow(
-    connection: &Connection,
-    mut since: u64,
-    sender: &mpsc::Sender<Event>,
-) -> Left {
+async fn follow(connection: &Connection, mut since: u64, sender: &mpsc::Sender<Event>) -> Left {
     let mut failures = 0;
     let mut gap = false;
     loop {
@@ -78,11 +74,7 @@ async fn follow(
 }
 
 /// Passes events on until the stream breaks.
-async fn subscription(
-    docker: &Docker,
-    since: u64,
-    sender: &mpsc::Sender<Event>,
-) -> Result<(), Left> {
+async fn subscription(docker: &Docker, since: u64, sender: &mpsc::Sender<Event>) -> Result<(), Left> {
     let mut events = docker.events(Some(options(since)));
     loop {
         match tokio::time::timeout(limits::EVENTS_SILENCE, events.next()).await {

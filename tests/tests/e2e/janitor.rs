@@ -107,7 +107,8 @@ fn reported() -> TestHost {
 fn an_agent_whose_container_ended_is_released_without_a_sweep() {
     let host = reported();
     let name = format!("{}-agent-named", host.namespace);
-    let ids = [idle(&name, &[]), idle(&format!("{}-x", host.namespace), &[format!("{}.agent=labelled", host.namespace)])];
+    let ids =
+        [idle(&name, &[]), idle(&format!("{}-x", host.namespace), &[format!("{}.agent=labelled", host.namespace)])];
     for agent in ["named", "labelled", "other"] {
         host.developer(agent).call("request_sandbox", &json!({})).evidence();
     }
