@@ -9,7 +9,7 @@ use crate::check::Checked;
 use crate::engine::{Account, Command, Expectation, Pairs, Variable};
 use crate::image::Image;
 use crate::name::{AgentName, Names, ProjectName};
-use crate::runtime::{DataPlan, ExecOutput, ExecPlan, FilePlan, Labels, UnitPlan};
+use crate::runtime::{DataKind, DataPlan, ExecOutput, ExecPlan, FilePlan, Labels, UnitPlan};
 use crate::secret::Secret;
 use crate::template::{self, Placeholder, TemplateError, Values};
 
@@ -124,7 +124,9 @@ pub fn unit(make: &Make<'_>) -> Result<UnitPlan, FillError> {
         user: c.user.clone(),
         env,
         files: files.collect::<Result<_, _>>()?,
-        data: c.data.iter().map(|d| DataPlan { path: d.path.clone(), tmpfs_bytes: d.tmpfs_bytes }).collect(),
+        data: c.data.iter().map(|d| DataPlan { path: d.path.clone(), kind: DataKind::Tmpfs(d.tmpfs_bytes) }).collect(),
+        folder: None,
+        network: true,
         spare_tmpfs_bytes: memory_bytes / 16,
         shm_bytes: if c.shm_bytes == 0 { memory_bytes / 8 } else { c.shm_bytes },
         memory_bytes,

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::progress::ProgressSink;
 
@@ -42,6 +43,10 @@ pub struct UnitPlan {
     pub files: Vec<FilePlan>,
     /// Mounts for data.
     pub data: Vec<DataPlan>,
+    /// A folder of this machine that is mounted.
+    pub folder: Option<FolderPlan>,
+    /// Whether it joins the sandbox network, or has no network at all.
+    pub network: bool,
     /// Size of a tmpfs over each volume that the image declares and that `data` does not cover, in bytes.
     pub spare_tmpfs_bytes: u64,
     /// Size of `/dev/shm` in bytes.
@@ -83,8 +88,27 @@ pub struct FilePlan {
 pub struct DataPlan {
     /// Absolute path in the container.
     pub path: String,
-    /// Size of the tmpfs in bytes.
-    pub tmpfs_bytes: u64,
+    /// What is mounted there.
+    pub kind: DataKind,
+}
+
+/// What holds the data of a [`DataPlan`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DataKind {
+    /// Memory, of this many bytes. Gone when the unit stops.
+    Tmpfs(u64),
+    /// A volume of this name, with the unit's labels where it is made now. It outlives the unit. Nothing of the image is
+    /// copied into it, and everybody may write to it.
+    Volume(String),
+}
+
+/// A folder of this machine, mounted into a unit. Only where [`Caps::local`] is true.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FolderPlan {
+    /// Absolute path on this machine. It exists.
+    pub from: String,
+    /// Absolute path in the container; also the folder in which it starts.
+    pub path: String,
 }
 
 /// A unit that exists: on Docker, a container.
@@ -161,6 +185,60 @@ pub struct ExecOutput {
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
+}
+
+/// A command of a tenant, to run in a unit until it ends, its time is over, or nobody wants it any more.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RunPlan {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Variables for this command.
+    pub env: Vec<(String, String)>,
+    /// What it reads; its standard input ends after that.
+    pub stdin: Vec<u8>,
+    /// The folder in which it runs.
+    pub folder: String,
+    /// User; the unit's with none.
+    pub user: Option<String>,
+    /// After this long it is ended, with all that it started.
+    pub timeout: Duration,
+    /// How many bytes are kept of each stream: the first and the last half.
+    pub keep: usize,
+    /// A variable and its value, added to `env`, which no other command has. What a command started is recognised by it.
+    pub mark: (String, String),
+}
+
+// Its environment and input are the tenant's.
+impl std::fmt::Debug for RunPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunPlan").field("folder", &self.folder).field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// One stream of a command.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Captured {
+    /// The first bytes.
+    pub head: Vec<u8>,
+    /// The last bytes, where there were more than are kept.
+    pub tail: Vec<u8>,
+    /// How many bytes between them were dropped.
+    pub dropped: u64,
+}
+
+/// How a command of a tenant went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunOutput {
+    /// Exit code; 124 where its time was over.
+    pub code: i64,
+    /// Standard output.
+    pub stdout: Captured,
+    /// Standard error.
+    pub stderr: Captured,
+    /// Whether its time was over.
+    pub timed_out: bool,
+    /// Whether everything that it started is gone, where it was ended. Always true where it ended by itself.
+    pub gone: bool,
 }
 
 /// Something that happened to a unit, whoever made it.
@@ -258,6 +336,30 @@ pub trait Runtime: Send + Sync + 'static {
     /// Runs a command in a running unit and collects its output. `Gone` when it does not run, `Deadline` when the
     /// command did not end in `plan.timeout`.
     async fn exec(&self, id: &str, plan: &ExecPlan) -> Result<ExecOutput>;
+
+    /// Runs a tenant's command in a running unit. When its time is over, or `cancel` is cancelled, everything that it
+    /// started is ended (recognised by the mark; `alone` says that no other command runs in the unit now, so that
+    /// processes without any mark are its own too), and the answer says whether that succeeded within 10 s. A cancelled
+    /// one is answered like one whose time was over. `Gone` or `NotFound` when it was not started.
+    async fn run(
+        &self,
+        id: &str,
+        plan: &RunPlan,
+        cancel: &CancellationToken,
+        alone: &(dyn Fn() -> bool + Send + Sync),
+    ) -> Result<RunOutput>;
+
+    /// Stops a unit and keeps it: its processes end, its volumes and its folder stay. Stopping one that is stopped is fine.
+    async fn suspend(&self, id: &str, grace: Duration) -> Result<()>;
+
+    /// Starts a unit that was stopped, and answers it as [`Runtime::put`] does. Starting one that runs is fine.
+    async fn resume(&self, id: &str) -> Result<Unit>;
+
+    /// The names of the volumes that have all of these labels.
+    async fn volumes(&self, labels: &[(&str, &str)]) -> Result<Vec<String>>;
+
+    /// Removes a volume of this installation. `Ok` means that it is gone.
+    async fn remove_volume(&self, name: &str) -> Result<()>;
 
     /// Waits until a unit has ended, however long it takes. Dropping the future costs nothing.
     async fn ended(&self, id: &str) -> Result<Exit>;
