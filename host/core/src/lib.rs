@@ -16,6 +16,7 @@ pub mod image;
 pub mod janitor;
 pub mod leaving;
 pub mod name;
+pub mod owner;
 pub mod people;
 pub mod plan;
 pub mod progress;

@@ -130,6 +130,11 @@ name!(
     |s| is_slug(s, 32)
 );
 
+/// In the names of what is retained.
+const KEPT: &str = "kept";
+/// In the names of throwaway boxes.
+const BOX: &str = "box";
+
 /// Every derived name.
 #[derive(Debug, Clone)]
 pub struct Names {
@@ -151,6 +156,13 @@ pub enum Kind<'a> {
         slug: &'a str,
         /// The agent's slug.
         agent: &'a str,
+    },
+    /// It is a box or is retained, under this engine slug; its owner is known by a key alone.
+    Keyed {
+        /// Whether it is retained.
+        retained: bool,
+        /// The engine's slug.
+        slug: &'a str,
     },
     /// None of the names this host makes.
     Other,
@@ -178,6 +190,11 @@ impl Names {
         format!("{}-sandbox-{slug}-{agent}", self.ns)
     }
 
+    /// The final name of a box or of what is retained. At most 12 + 6 + 8 + 1 + 32 = 59 bytes: a DNS label.
+    pub fn keyed(&self, retained: bool, slug: &EngineSlug, digits: &str) -> String {
+        format!("{}-{}-{slug}-{digits}", self.ns, if retained { KEPT } else { BOX })
+    }
+
     /// A fresh name for a container that is being made.
     pub fn making(&self) -> String {
         format!("{}-making-{}", self.ns, crate::secret::random_hex(8))
@@ -199,9 +216,10 @@ impl Names {
         if rest.starts_with("leaving-") {
             return Kind::Leaving;
         }
-        match rest.strip_prefix("sandbox-").and_then(|r| r.split_once('-')) {
-            Some((slug, agent)) => Kind::Sandbox { slug, agent },
-            None => Kind::Other,
+        match rest.split_once('-').map(|(kind, rest)| (kind, rest.split_once('-'))) {
+            Some(("sandbox", Some((slug, agent)))) => Kind::Sandbox { slug, agent },
+            Some((kind @ (KEPT | BOX), Some((slug, _)))) => Kind::Keyed { retained: kind == KEPT, slug },
+            _ => Kind::Other,
         }
     }
 

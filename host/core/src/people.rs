@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::crash;
 use crate::error::{Code, Error, listed};
 use crate::name::{AgentName, ProjectName};
+use crate::owner::Tenant;
 use crate::secret::{Secret, sha256_hex};
 use crate::store::{Store, StoreError};
 
@@ -73,6 +74,15 @@ pub struct Work {
     pub project: ProjectName,
     /// Tells this work from earlier ones.
     pub id: u64,
+    /// Tells the agent from earlier ones of its slug; absent for agents of the configuration.
+    pub incarnation: Option<u64>,
+}
+
+impl Work {
+    /// The tenant that an agent with this work is.
+    pub fn tenant(&self, agent: &AgentName) -> Tenant {
+        Tenant { project: self.project.clone(), agent: agent.clone(), incarnation: self.incarnation }
+    }
 }
 
 /// An agent as the operator sees it.
@@ -103,6 +113,7 @@ struct Agent {
     configured: bool,
     /// The orchestrator, or `operator`, that registered it.
     registered_by: Option<String>,
+    incarnation: Option<u64>,
 }
 
 #[derive(Default)]
@@ -136,6 +147,7 @@ impl People {
                     token_sha256: token_sha256.clone(),
                     configured: true,
                     registered_by: None,
+                    incarnation: None,
                 };
                 inner.agents.insert(name.clone(), agent);
             }
@@ -151,17 +163,24 @@ impl People {
             let caller = Caller::Agent { name: row.name.clone(), role: row.role.clone() };
             inner.tokens.entry(row.token_sha256.clone()).or_insert(caller);
             let registered_by = Some(row.registered_by);
-            let agent = Agent { role: row.role, token_sha256: row.token_sha256, configured: false, registered_by };
+            let agent = Agent {
+                role: row.role,
+                token_sha256: row.token_sha256,
+                configured: false,
+                registered_by,
+                incarnation: Some(row.incarnation),
+            };
             inner.agents.insert(row.name, agent);
         }
         for row in store.work()? {
             // An agent that was taken out of the configuration took its work along: whoever gets the slug next is
             // somebody else.
-            if !inner.agents.contains_key(&row.agent) {
+            let Some(agent) = inner.agents.get(&row.agent) else {
                 store.end_work(&row.agent)?;
                 continue;
-            }
-            inner.work.insert(row.agent, Work { project: row.project, id: row.id });
+            };
+            let work = Work { project: row.project, id: row.id, incarnation: agent.incarnation };
+            inner.work.insert(row.agent, work);
         }
         Ok(Self { store, inner: RwLock::new(inner) })
     }
@@ -187,9 +206,12 @@ impl People {
         let token = Secret::token();
         let token_sha256 = sha256_hex(token.reveal());
         let mut inner = self.write();
-        let exists = inner.agents.contains_key(name)
-            || self.store.add_agent(name, role, &token_sha256, by).map_err(internal)?.is_none();
-        if exists {
+        let incarnation = if inner.agents.contains_key(name) {
+            None
+        } else {
+            self.store.add_agent(name, role, &token_sha256, by).map_err(internal)?
+        };
+        if incarnation.is_none() {
             let remediate = "choose another slug, or have the operator remove or re-token the agent that has it";
             return Err(Error::new(Code::InvalidState, format!("an agent `{name}` exists already"), remediate));
         }
@@ -197,7 +219,7 @@ impl People {
         let role = role.to_owned();
         inner.tokens.insert(token_sha256.clone(), Caller::Agent { name: name.clone(), role: role.clone() });
         let registered_by = Some(by.to_owned());
-        inner.agents.insert(name.clone(), Agent { role, token_sha256, configured: false, registered_by });
+        inner.agents.insert(name.clone(), Agent { role, token_sha256, configured: false, registered_by, incarnation });
         Ok(token)
     }
 
@@ -209,12 +231,13 @@ impl People {
         let mut inner = self.write();
         let agent = registered(&inner, name)?;
         let (role, old, registered_by) = (agent.role.clone(), agent.token_sha256.clone(), agent.registered_by.clone());
+        let incarnation = agent.incarnation;
         let token = Secret::token();
         let token_sha256 = sha256_hex(token.reveal());
         self.store.set_token(name, &token_sha256).map_err(internal)?;
         inner.tokens.remove(&old);
         inner.tokens.insert(token_sha256.clone(), Caller::Agent { name: name.clone(), role: role.clone() });
-        inner.agents.insert(name.clone(), Agent { role, token_sha256, configured: false, registered_by });
+        inner.agents.insert(name.clone(), Agent { role, token_sha256, configured: false, registered_by, incarnation });
         Ok(token)
     }
 
@@ -271,6 +294,7 @@ impl People {
             let message = format!("the agent `{agent}` was registered by another orchestrator");
             return Err(Error::new(Code::Forbidden, message, "register an agent of your own"));
         }
+        let incarnation = known.incarnation;
         let before = inner.work.get(agent).cloned();
         if let Some(before) = &before {
             may_take(&before.project)?;
@@ -280,7 +304,7 @@ impl People {
         }
         let id = self.store.begin_work(agent, project).map_err(internal)?;
         crash::here("work written");
-        inner.work.insert(agent.clone(), Work { project: project.clone(), id });
+        inner.work.insert(agent.clone(), Work { project: project.clone(), id, incarnation });
         Ok(before)
     }
 

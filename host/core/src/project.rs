@@ -1,6 +1,6 @@
 //! What an operator says about a project, in the configuration or while the host runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -27,8 +27,12 @@ pub struct Declared {
     pub services: Vec<ServiceName>,
     /// Standing features by service.
     pub extensions: BTreeMap<ServiceName, Vec<String>>,
+    /// Services kept by tenant; the others are throwaway.
+    pub retained: Vec<ServiceName>,
     /// Whether the accounts it gets are without restrictions.
     pub superuser: bool,
+    /// Whether its boxes are in the sandbox network, rather than without any.
+    pub box_network: bool,
     /// What an agent is started with when the project has no sandboxes.
     pub gate_env: BTreeMap<String, GateValue>,
 }
@@ -42,8 +46,12 @@ pub struct Project {
     pub services: Vec<ServiceName>,
     /// Standing features by service: sorted, without duplicates, none empty.
     pub extensions: BTreeMap<ServiceName, Vec<String>>,
+    /// Services kept by tenant; the others are throwaway.
+    pub retained: BTreeSet<ServiceName>,
     /// Whether the accounts it gets are without restrictions.
     pub superuser: bool,
+    /// Whether its boxes are in the sandbox network, rather than without any.
+    pub box_network: bool,
     /// What an agent is started with when the project has no sandboxes.
     pub gate_env: BTreeMap<String, GateValue>,
 }
@@ -54,7 +62,7 @@ impl Project {
     /// # Errors
     /// Every problem: the key, and what is wrong there.
     pub fn declare(name: ProjectName, declared: Declared, catalog: &Catalog) -> Result<Self, Vec<(String, String)>> {
-        let Declared { services: wanted, extensions: features, superuser, gate_env } = declared;
+        let Declared { services: wanted, extensions: features, retained, superuser, box_network, gate_env } = declared;
         let mut problems = Vec::new();
         let known = |service: &ServiceName| {
             catalog.services.contains_key(service) || catalog.broken.iter().any(|b| b.name == service.as_str())
@@ -94,6 +102,15 @@ impl Project {
                 extensions.insert(service, features);
             }
         }
-        if problems.is_empty() { Ok(Self { name, services, extensions, superuser, gate_env }) } else { Err(problems) }
+        for service in &retained {
+            if !services.contains(service) {
+                problems.push(("retained".to_owned(), format!("`{service}` is not one of the project's services")));
+            }
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let retained = retained.into_iter().collect();
+        Ok(Self { name, services, extensions, retained, superuser, box_network, gate_env })
     }
 }

@@ -158,7 +158,11 @@ struct SetProject {
     #[serde(default)]
     extensions: BTreeMap<ServiceName, Vec<String>>,
     #[serde(default)]
+    retained: Vec<ServiceName>,
+    #[serde(default)]
     superuser: bool,
+    #[serde(default)]
+    box_network: bool,
     #[serde(default)]
     gate_env: BTreeMap<String, GateValue>,
 }
@@ -290,13 +294,16 @@ async fn operator_verb(host: &Host, verb: &Verb, body: &[u8]) -> Result<Value, E
             Ok(json!({ "enabled": enabled }))
         }
         "set_project" => {
-            let SetProject { project, services, extensions, superuser, gate_env } = read(body)?;
-            let project = host.set_project(project, Declared { services, extensions, superuser, gate_env })?;
+            let SetProject { project, services, extensions, retained, superuser, box_network, gate_env } = read(body)?;
+            let declared = Declared { services, extensions, retained, superuser, box_network, gate_env };
+            let project = host.set_project(project, declared)?;
             Ok(json!({
                 "project": project.name,
                 "services": project.services,
                 "extensions": project.extensions,
+                "retained": project.retained,
                 "superuser": project.superuser,
+                "box_network": project.box_network,
                 "gate_env": project.gate_env.keys().collect::<Vec<_>>(),
             }))
         }

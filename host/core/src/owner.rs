@@ -1,0 +1,200 @@
+//! Whose a container is, and how that is written outside of this process. What is throwaway and no box is named by its
+//! agent's slug, which agents connect to. Boxes and everything retained are named by an owner key alone, from which nobody
+//! learns a project or an agent, and which no tenant can forge.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::name::{AgentName, EngineSlug, Names, ProjectName, ServiceName};
+use crate::runtime::Labels;
+use crate::secret::sha256_hex;
+
+/// The owner of a box and of anything retained.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tenant {
+    /// The project.
+    pub project: ProjectName,
+    /// The agent.
+    pub agent: AgentName,
+    /// Tells it from earlier agents of the same slug; absent for agents of the configuration.
+    pub incarnation: Option<u64>,
+}
+
+/// `<namespace>-` and 64 hex digits; matches `[A-Za-z0-9_-]{1,128}`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OwnerKey(Arc<str>);
+
+/// What a key is a hash of begins with this, so that another way of making keys can never make the same ones.
+const DOMAIN: &[u8] = b"sandbar owner key 1";
+/// How many of a key's hex digits stand in names, which must be DNS labels: 128 bits.
+const IN_NAMES: usize = 32;
+/// How many stand in logs.
+const IN_LOGS: usize = 12;
+
+impl OwnerKey {
+    /// The key of a tenant. Each part is marked present or absent and preceded by its length, so that no two tenants have
+    /// the same bytes.
+    pub fn new(names: &Names, tenant: &Tenant) -> Self {
+        let incarnation = tenant.incarnation.map(|n| n.to_string());
+        let parts = [
+            Some(names.installation()),
+            Some(tenant.project.as_str()),
+            Some(tenant.agent.as_str()),
+            incarnation.as_deref(),
+        ];
+        Self(format!("{}-{}", names.namespace(), digest(&parts)).into())
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn digits(&self, n: usize) -> &str {
+        let digits = self.0.rsplit('-').next().unwrap_or_default();
+        digits.get(..n).unwrap_or(digits)
+    }
+}
+
+fn digest(parts: &[Option<&str>]) -> String {
+    let mut bytes = DOMAIN.to_vec();
+    for part in parts {
+        bytes.push(u8::from(part.is_some()));
+        let part = part.unwrap_or_default();
+        bytes.extend((part.len() as u64).to_le_bytes());
+        bytes.extend(part.as_bytes());
+    }
+    sha256_hex(bytes)
+}
+
+/// One service of a tenant that is named by the owner key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Keyed {
+    /// The key.
+    pub key: OwnerKey,
+    /// The service.
+    pub service: ServiceName,
+    /// Whether it is retained: letting go of it only puts it to sleep.
+    pub retained: bool,
+}
+
+/// Whose a container is. The order keeps everything of an agent together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    /// The agent.
+    pub agent: AgentName,
+    /// The service, where it stands alone; with none it is everything else that the agent has.
+    pub keyed: Option<Keyed>,
+}
+
+impl Owner {
+    /// Of what is throwaway and no box.
+    pub fn agent(agent: &AgentName) -> Self {
+        Self { agent: agent.clone(), keyed: None }
+    }
+
+    /// Whether letting go only puts to sleep.
+    pub fn retains(&self) -> bool {
+        self.keyed.as_ref().is_some_and(|k| k.retained)
+    }
+
+    /// The final name of a container.
+    pub fn container(&self, names: &Names, slug: &EngineSlug) -> String {
+        match &self.keyed {
+            None => names.sandbox(slug, &self.agent),
+            Some(keyed) => names.keyed(keyed.retained, slug, keyed.key.digits(IN_NAMES)),
+        }
+    }
+
+    /// The value of the owner label.
+    pub fn label(&self, names: &Names) -> String {
+        match &self.keyed {
+            None => names.owner(&self.agent),
+            Some(keyed) => keyed.key.as_str().to_owned(),
+        }
+    }
+
+    /// Labels by which everything of this owner is found, volumes too.
+    pub fn labels(&self, names: &Names) -> Labels {
+        let mut labels = names.base_labels();
+        labels.insert(names.label(crate::plan::label::OWNER), self.label(names));
+        if let Some(keyed) = &self.keyed {
+            labels.insert(names.label(crate::plan::label::SERVICE), keyed.service.to_string());
+        }
+        labels
+    }
+}
+
+/// For logs: an agent, or a prefix of a key.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.keyed {
+            None => f.write_str(self.agent.as_str()),
+            Some(keyed) => f.write_str(keyed.key.digits(IN_LOGS)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn tenant(project: &str, agent: &str, incarnation: Option<u64>) -> Tenant {
+        let (project, agent) = (ProjectName::new(project).unwrap(), AgentName::new(agent).unwrap());
+        Tenant { project, agent, incarnation }
+    }
+
+    #[test]
+    fn a_key_says_nothing_and_fits_where_it_stands() {
+        let names = testing::names();
+        let tenant = tenant("shop", "dev-1", Some(7));
+        let key = OwnerKey::new(&names, &tenant);
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+        assert!(key.as_str().len() <= 128 && key.as_str().chars().all(plain));
+        assert!(!key.as_str().contains("shop") && !key.as_str().contains("dev-1"));
+        let service = ServiceName::new("box").unwrap();
+        let slug = EngineSlug::new("12345678").unwrap();
+        for retained in [false, true] {
+            let keyed = Some(Keyed { key: key.clone(), service: service.clone(), retained });
+            let owner = Owner { agent: tenant.agent.clone(), keyed };
+            let name = owner.container(&names, &slug);
+            assert!(name.len() <= 63, "{name}");
+            assert!(!owner.to_string().contains("dev") && key.as_str().contains(&owner.to_string()));
+        }
+    }
+
+    #[test]
+    fn parts_cannot_run_into_each_other() {
+        let all: Vec<&[Option<&str>]> = vec![
+            &[Some("a"), Some("bc")],
+            &[Some("ab"), Some("c")],
+            &[Some("abc"), Some("")],
+            &[Some("abc"), None],
+            &[None, Some("abc")],
+            &[Some(""), Some("abc")],
+            &[Some("abc")],
+            &[Some("a\0bc"), None],
+            // Latin and Cyrillic.
+            &[Some("a"), Some("\u{430}c")],
+        ];
+        let digests: std::collections::BTreeSet<_> = all.iter().map(|parts| digest(parts)).collect();
+        assert_eq!(digests.len(), all.len());
+    }
+
+    #[test]
+    fn tenants_differ_by_every_part() {
+        let names = testing::names();
+        let all = [
+            tenant("shop", "a", None),
+            tenant("shop", "a", Some(0)),
+            tenant("shop", "a", Some(1)),
+            tenant("shop", "b", None),
+            tenant("shop-a", "a", None),
+            tenant("shop", "a-a", None),
+        ];
+        let keys: std::collections::BTreeSet<_> = all.iter().map(|t| OwnerKey::new(&names, t)).collect();
+        assert_eq!(keys.len(), all.len());
+        assert_eq!(OwnerKey::new(&names, &all[0]), OwnerKey::new(&names, &all[0]));
+    }
+}
