@@ -7,8 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use crate::name::{AgentName, ProjectName};
+use crate::name::{AgentName, ProjectName, ServiceName};
+use crate::owner::Tenant;
+use crate::plan::Secrets;
 use crate::project::Declared;
+use crate::secret::Secret;
 
 /// A failure of the state file. The caller sees an internal error; the log has this.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +25,7 @@ pub enum StoreError {
 }
 
 /// Version of the schema, kept in `user_version`.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 const SCHEMA: &str = "
 CREATE TABLE agents (
@@ -36,6 +39,29 @@ CREATE TABLE work (
 CREATE TABLE switches (name TEXT PRIMARY KEY, enabled INTEGER NOT NULL) STRICT;
 CREATE TABLE projects (name TEXT PRIMARY KEY, declared TEXT NOT NULL) STRICT;
 ";
+
+/// Since version 2: what is retained, with the passwords that its data knows.
+const SCHEMA_2: &str = "
+CREATE TABLE kept (
+    key TEXT NOT NULL, service TEXT NOT NULL, project TEXT NOT NULL, agent TEXT NOT NULL, incarnation INTEGER,
+    password TEXT, admin_password TEXT, asleep_secs INTEGER NOT NULL, PRIMARY KEY (key, service)
+) STRICT;
+";
+
+/// Something retained, awake or asleep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptRow {
+    /// Its owner key.
+    pub key: String,
+    /// Its service.
+    pub service: ServiceName,
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// Its passwords, where it has an account.
+    pub secrets: Option<Secrets>,
+    /// For how long it has been asleep, in seconds of this host's running time.
+    pub asleep_secs: u64,
+}
 
 /// An agent that was registered while the host ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,10 +118,13 @@ impl Store {
         if version > VERSION {
             return Err(StoreError::TooNew(version));
         }
-        if version == 0 {
+        if version < 1 {
             tx.execute_batch(SCHEMA)?;
-            tx.pragma_update(None, "user_version", VERSION)?;
         }
+        if version < 2 {
+            tx.execute_batch(SCHEMA_2)?;
+        }
+        tx.pragma_update(None, "user_version", VERSION)?;
         tx.commit()?;
         Ok(Self(Mutex::new(connection)))
     }
@@ -265,6 +294,78 @@ impl Store {
     }
 }
 
+/// What is retained.
+impl Store {
+    /// Everything.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn kept(&self) -> Result<Vec<KeptRow>, StoreError> {
+        let db = self.db();
+        let mut query = db.prepare(
+            "SELECT key, service, project, agent, incarnation, password, admin_password, asleep_secs FROM kept
+             ORDER BY key, service",
+        )?;
+        let rows = query.query_map([], |r| {
+            let (service, project, agent): (String, String, String) = (r.get(1)?, r.get(2)?, r.get(3)?);
+            let (password, admin): (Option<String>, Option<String>) = (r.get(5)?, r.get(6)?);
+            Ok(KeptRow {
+                key: r.get(0)?,
+                service: ServiceName::new(&service).map_err(|e| bad_column(1, e))?,
+                tenant: Tenant {
+                    project: ProjectName::new(&project).map_err(|e| bad_column(2, e))?,
+                    agent: AgentName::new(&agent).map_err(|e| bad_column(3, e))?,
+                    incarnation: r.get::<_, Option<i64>>(4)?.map(i64::cast_unsigned),
+                },
+                secrets: password.map(|p| Secrets { password: Secret::new(&p), admin: admin.map(|a| Secret::new(&a)) }),
+                asleep_secs: r.get::<_, i64>(7)?.cast_unsigned(),
+            })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Notes something that is about to be made, with the passwords that its data will know.
+    ///
+    /// # Errors
+    /// When the file cannot be written, or it is noted already.
+    pub fn add_kept(&self, row: &KeptRow) -> Result<(), StoreError> {
+        let secrets = row.secrets.as_ref();
+        self.db().execute(
+            "INSERT INTO kept VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            params![
+                row.key,
+                row.service.as_str(),
+                row.tenant.project.as_str(),
+                row.tenant.agent.as_str(),
+                row.tenant.incarnation.map(u64::cast_signed),
+                secrets.map(|s| s.password.reveal()),
+                secrets.and_then(|s| s.admin.as_ref()).map(Secret::reveal),
+                row.asleep_secs.cast_signed(),
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// Notes for how long something has been asleep.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set_asleep(&self, key: &str, service: &ServiceName, secs: u64) -> Result<(), StoreError> {
+        let sql = "UPDATE kept SET asleep_secs = ?3 WHERE key = ?1 AND service = ?2 AND asleep_secs <> ?3";
+        self.db().execute(sql, params![key, service.as_str(), secs.cast_signed()])?;
+        Ok(())
+    }
+
+    /// Forgets something whose data is gone.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn remove_kept(&self, key: &str, service: &ServiceName) -> Result<(), StoreError> {
+        self.db().execute("DELETE FROM kept WHERE key = ?1 AND service = ?2", params![key, service.as_str()])?;
+        Ok(())
+    }
+}
+
 fn bad_column(i: usize, e: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(i, rusqlite::types::Type::Text, Box::new(e))
 }
@@ -300,6 +401,41 @@ mod tests {
         assert!(store.work().unwrap().is_empty());
         // Incarnations are never used twice.
         assert!(store.add_agent(&agent, "developer", "h3", "main").unwrap() > Some(1));
+    }
+
+    #[test]
+    fn what_is_kept_is_found_again_and_a_file_of_version_1_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.sqlite");
+        {
+            let old = Connection::open(&path).unwrap();
+            old.execute_batch(SCHEMA).unwrap();
+            old.pragma_update(None, "user_version", 1).unwrap();
+        }
+        let tenant = |incarnation| Tenant {
+            project: ProjectName::new("shop").unwrap(),
+            agent: AgentName::new("a").unwrap(),
+            incarnation,
+        };
+        let row = |key: &str, incarnation, secrets| KeptRow {
+            key: key.to_owned(),
+            service: ServiceName::new("box").unwrap(),
+            tenant: tenant(incarnation),
+            secrets,
+            asleep_secs: 0,
+        };
+        let secrets = Secrets { password: Secret::new("p"), admin: Some(Secret::new("q")) };
+        let rows = [row("k1", None, None), row("k2", Some(3), Some(secrets))];
+        {
+            let store = Store::open(&path).unwrap();
+            rows.iter().for_each(|row| store.add_kept(row).unwrap());
+            assert!(store.add_kept(&rows[0]).is_err());
+            store.set_asleep("k1", &rows[0].service, 60).unwrap();
+        }
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.kept().unwrap(), [KeptRow { asleep_secs: 60, ..rows[0].clone() }, rows[1].clone()]);
+        store.remove_kept("k1", &rows[0].service).unwrap();
+        assert_eq!(store.kept().unwrap(), rows[1..]);
     }
 
     #[test]
