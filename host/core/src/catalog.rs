@@ -42,6 +42,8 @@ pub struct Service {
     pub limits: Limits,
     /// The slowest readiness deadline of the recipes that were tried.
     pub deadline: Duration,
+    /// The work folder, for a box.
+    pub work_folder: Option<String>,
     names: Arc<Names>,
 }
 
@@ -77,14 +79,15 @@ impl Service {
         }
         let settings =
             known.iter().map(|s| (s.name.clone(), chosen.get(&s.name).unwrap_or(&s.default).clone())).collect();
-        let mut service = Self { name, slug, engine, grants, settings, limits, deadline: Duration::ZERO, names };
-        service.deadline = service.try_recipes().await?;
+        let mut service =
+            Self { name, slug, engine, grants, settings, limits, deadline: Duration::ZERO, work_folder: None, names };
+        (service.deadline, service.work_folder) = service.try_recipes().await?;
         Ok(service)
     }
 
-    async fn try_recipes(&self) -> Result<Duration, String> {
+    async fn try_recipes(&self) -> Result<(Duration, Option<String>), String> {
         let all = self.features();
-        let mut slowest = 0;
+        let (mut slowest, mut work_folder) = (0, None);
         let mut sets = vec![vec![]];
         if !all.is_empty() {
             sets.push(all.clone());
@@ -96,8 +99,9 @@ impl Service {
                 if features.is_empty() { "with no feature".to_owned() } else { format!("with {}", listed(&features)) };
             let checked = self.recipe(&features, false, false).await.map_err(|e| format!("{what}: {e}"))?;
             slowest = slowest.max(checked.recipe().deadline_ms);
+            work_folder = work_folder.or_else(|| checked.recipe().container.work_folder.clone());
         }
-        Ok(Duration::from_millis(slowest.into()))
+        Ok((Duration::from_millis(slowest.into()), work_folder))
     }
 
     /// The allowlist.

@@ -179,8 +179,14 @@ fn check_container(recipe: &Recipe, request: &Request, grants: &Grants, names: &
             return refuse("files", format!("{} has mode {:o}, more than 777", file.path, file.mode));
         }
     }
-    if c.work_folder.is_some() {
-        return refuse("work-folder", "this host has no boxes");
+    if let Some(folder) = &c.work_folder {
+        path("work-folder", folder)?;
+        if let Some(dir) = c.data.iter().find(|d| is_below(&d.path, folder) || is_below(folder, &d.path)) {
+            return refuse("work-folder", format!("{folder} and the data directory {} overlap", dir.path));
+        }
+        if let Some(file) = c.files.iter().find(|f| is_below(&f.path, folder)) {
+            return refuse("work-folder", format!("the file {} lies in it", file.path));
+        }
     }
     if c.port == Some(0) {
         return refuse("port", "0 is no port");

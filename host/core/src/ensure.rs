@@ -19,14 +19,17 @@ use crate::error::{Code, Error};
 use crate::failure::{self, Failure};
 use crate::health::Health;
 use crate::image::Image;
+use crate::folders::Folders;
 use crate::leaving::Leaving;
-use crate::name::{AgentName, Names, ServiceName};
-use crate::plan::{Note, label};
+use crate::name::{Names, ServiceName};
+use crate::owner::Owner;
+use crate::plan::{Note, Secrets, label};
 use crate::progress::{Progress, ProgressSink};
 use crate::provision::{Made, Maker, NotMade};
 use crate::registry::Entry;
 use crate::runtime::{Runtime, RuntimeError, Unit, UnitState};
-use crate::sandbox::{Live, Serving, Want, lacks_nothing};
+use crate::sandbox::{Live, Serving, Want};
+use crate::store::Store;
 
 /// How often a name is tried that is taken by what is going.
 const NAME_TRIES: usize = 5;
@@ -36,8 +39,16 @@ const NAME_PAUSE: Duration = Duration::from_millis(100);
 /// Bounds and settings that hold for every sandbox.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// How many agents may have a sandbox at once.
+    /// How many agents may have a sandbox at once. A throwaway box counts as one too.
     pub max_live: usize,
+    /// How many retained things may be awake at once.
+    pub max_awake: usize,
+    /// How long a retained thing may be idle before it sleeps.
+    pub idle_sleep: Duration,
+    /// How long a throwaway box may be idle before it is closed.
+    pub idle_close: Duration,
+    /// How long a retained thing may sleep before it is deleted.
+    pub delete_after: Duration,
     /// For how long an owner lives on after its last call.
     pub lease: Duration,
     /// How often an agent's containers may be remade within [`Limits::remake_window`].
@@ -56,6 +67,10 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_live: 200,
+            max_awake: 50,
+            idle_sleep: Duration::from_secs(15 * 60),
+            idle_close: Duration::from_secs(30 * 60),
+            delete_after: Duration::from_secs(30 * 24 * 3600),
             lease: Duration::from_secs(30 * 60),
             remakes: 6,
             remake_window: Duration::from_secs(10 * 60),
@@ -68,12 +83,14 @@ impl Default for Limits {
 
 /// What a round needs.
 pub struct Ensure {
-    runtime: Arc<dyn Runtime>,
-    catalog: CatalogHandle,
-    names: Arc<Names>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) catalog: CatalogHandle,
+    pub(crate) names: Arc<Names>,
     limits: Limits,
-    leaving: Leaving,
-    health: Health,
+    pub(crate) leaving: Leaving,
+    pub(crate) health: Health,
+    pub(crate) store: Arc<Store>,
+    pub(crate) folders: Option<Arc<dyn Folders>>,
     generation: AtomicU64,
     /// Containers that may have been started again since they were made.
     doubted: Mutex<BTreeSet<String>>,
@@ -96,7 +113,7 @@ impl Change {
         let mut change = Self::default();
         for (service, features) in &want.services {
             let serving = held.and_then(|live| live.services.get(service));
-            if !(sound && serving.is_some_and(|s| lacks_nothing(s, features, want.superuser))) {
+            if !(sound && serving.is_some_and(|s| s.lacks_nothing(features, want))) {
                 let had = serving.map(|s| s.features.clone()).unwrap_or_default();
                 change.make.insert(service.clone(), &had | features);
             }
@@ -116,8 +133,10 @@ impl Ensure {
         names: Arc<Names>,
         limits: Limits,
         health: Health,
+        store: Arc<Store>,
+        folders: Option<Arc<dyn Folders>>,
     ) -> Self {
-        let leaving = Leaving::new(runtime.clone(), names.clone());
+        let leaving = Leaving::new(runtime.clone(), names.clone(), folders.clone());
         // Generations only have to differ from those of earlier runs; the clock makes that likely, and names decide.
         let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
         Self {
@@ -127,6 +146,8 @@ impl Ensure {
             limits,
             leaving,
             health,
+            store,
+            folders,
             generation: AtomicU64::new(start << 20),
             doubted: Mutex::default(),
         }
@@ -148,13 +169,14 @@ impl Ensure {
             names: &self.names,
             images: &self.limits.images,
             publish: self.limits.publish,
+            folders: self.folders.as_deref(),
         }
     }
 
     /// Makes `held` what is wanted. Whatever it answers, `held` is what exists.
     pub(crate) async fn round(
         &self,
-        agent: &AgentName,
+        owner: &Owner,
         entry: &Entry,
         want: &Want,
         held: &mut Option<Live>,
@@ -163,27 +185,30 @@ impl Ensure {
     ) -> Result<(), Error> {
         // What is there is looked at again once something was made, which may have taken minutes: a container may have
         // ended since it was kept, or confirmed.
-        while self.pass(agent, entry, want, held, cancel, progress).await? {}
+        while self.pass(owner, entry, want, held, cancel, progress).await? {}
         Ok(())
     }
 
     /// One look and one change. Answers whether something was made.
     async fn pass(
         &self,
-        agent: &AgentName,
+        owner: &Owner,
         entry: &Entry,
         want: &Want,
         held: &mut Option<Live>,
         cancel: &CancellationToken,
         progress: &broadcast::Sender<Progress>,
     ) -> Result<bool, Error> {
+        if let Some(keyed) = owner.keyed.as_ref().filter(|k| k.retained) {
+            return self.pass_kept(owner, keyed, entry, want, held, cancel, progress).await;
+        }
         // Another project's sandbox goes first.
         if let Some(old) = held.take_if(|live| live.project != want.project) {
-            join_all(old.services.values().map(|s| self.leaving.let_go(&s.id))).await;
+            self.let_go(old.services.values()).await;
         }
         // Hit? Nothing to do, if all of it is live.
         let sound = match held {
-            Some(live) => self.check(agent, live).await?,
+            Some(live) => self.check(owner, live).await?,
             None => true,
         };
         let change = Change::between(held.as_ref(), sound, want);
@@ -191,27 +216,28 @@ impl Ensure {
             return Ok(false);
         }
         if !sound {
-            tracing::warn!(%agent, "a container is not as it was left: the sandbox is made anew");
+            tracing::warn!(%owner, "a container is not as it was left: the sandbox is made anew");
         }
         self.may_remake(entry, held.as_ref(), &change)?;
 
         // All services at once; what was made is kept whole or removed whole.
-        let made = self.make_all(agent, want, &change, cancel, progress).await?;
+        let made = self.make_all(owner, want, &change, None, cancel, progress).await?;
         let mut made = made.into_iter();
         let mut committed = Vec::new();
         while let Some((service, one)) = made.next() {
-            if let Err(error) = self.commit(agent, &service, one, want, held).await {
-                join_all(made.map(|(_, m)| async move { self.leaving.discard(&m.id, false).await })).await;
+            if let Err(error) = self.commit(owner, &service, one, want, held).await {
+                join_all(made.map(|(_, m)| async move { self.leaving.discard(&m.id, false, m.serving.folder()).await }))
+                    .await;
                 let undone: Vec<_> =
                     held.iter_mut().flat_map(|l| committed.iter().filter_map(|s| l.services.remove(s))).collect();
-                join_all(undone.iter().map(|s| self.leaving.let_go(&s.id))).await;
+                self.let_go(&undone).await;
                 return Err(error);
             }
             committed.push(service);
         }
         if let Some(live) = held {
             let dropped: Vec<_> = change.drop.iter().filter_map(|s| live.services.remove(s)).collect();
-            join_all(dropped.iter().map(|s| self.leaving.let_go(&s.id))).await;
+            self.let_go(&dropped).await;
         }
         Ok(!committed.is_empty())
     }
@@ -247,8 +273,8 @@ impl Ensure {
 
     /// Whether every container of a sandbox is running, not paused, and the one that was made: one list call. Takes
     /// over published ports, which change when a container was started again.
-    async fn check(&self, agent: &AgentName, live: &mut Live) -> Result<bool, Error> {
-        let units = self.list(agent).await?;
+    pub(crate) async fn check(&self, owner: &Owner, live: &mut Live) -> Result<bool, Error> {
+        let units = self.list(owner).await?;
         let mut sound = true;
         for serving in live.services.values_mut() {
             let unit = units.iter().find(|u| u.id == serving.id && u.name == serving.name);
@@ -265,11 +291,11 @@ impl Ensure {
         Ok(sound)
     }
 
-    async fn list(&self, agent: &AgentName) -> Result<Vec<Unit>, Error> {
+    async fn list(&self, owner: &Owner) -> Result<Vec<Unit>, Error> {
         let base = self.names.base_labels();
-        let (key, owner) = (self.names.label(label::OWNER), self.names.owner(agent));
+        let (key, value) = (self.names.label(label::OWNER), owner.label(&self.names));
         let mut labels: Vec<_> = base.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        labels.push((&key, &owner));
+        labels.push((&key, &value));
         self.runtime.list(&labels).await.map_err(|e| {
             self.health.note(&e);
             failure::runtime(&e)
@@ -281,6 +307,10 @@ impl Ensure {
         if !held.is_some_and(|live| change.make.keys().any(|s| live.services.contains_key(s))) {
             return Ok(());
         }
+        self.count_remake(entry)
+    }
+
+    pub(crate) fn count_remake(&self, entry: &Entry) -> Result<(), Error> {
         let now = Instant::now();
         let window = self.limits.remake_window;
         let mut remakes = entry.remakes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -302,11 +332,21 @@ impl Ensure {
         }
     }
 
-    async fn make_all(
+    /// Lets throwaway containers go.
+    pub(crate) async fn let_go(&self, all: impl IntoIterator<Item = impl AsRef<Serving>>) {
+        join_all(all.into_iter().map(|s| async move {
+            let s = s.as_ref();
+            self.leaving.let_go(&s.id, s.folder()).await;
+        }))
+        .await;
+    }
+
+    pub(crate) async fn make_all(
         &self,
-        agent: &AgentName,
+        owner: &Owner,
         want: &Want,
         change: &Change,
+        known: Option<&Secrets>,
         cancel: &CancellationToken,
         progress: &broadcast::Sender<Progress>,
     ) -> Result<Vec<(ServiceName, Made)>, Error> {
@@ -315,10 +355,16 @@ impl Ensure {
         for (name, features) in &change.make {
             let service =
                 catalog.services.get(name).cloned().ok_or_else(|| unavailable(name, &catalog.why_not(name)))?;
-            self.name_is_free(agent, &service).await?;
+            self.name_is_free(owner, &service).await?;
             crash::here("name looked up");
             let features = features.iter().cloned().collect();
-            services.push((service, Note { project: want.project.clone(), features, superuser: want.superuser }));
+            let note = Note {
+                project: want.project.clone(),
+                features,
+                superuser: want.superuser,
+                box_network: want.box_network,
+            };
+            services.push((service, note));
         }
         let maker = self.maker();
         // The first failure stops the others: they would be removed anyway.
@@ -326,12 +372,12 @@ impl Ensure {
         let work = services.iter().map(|(service, note)| {
             let (maker, stop) = (&maker, &stop);
             async move {
-                let sink = sink(agent, &service.name, progress.clone());
+                let sink = sink(owner, &service.name, progress.clone());
                 let generation = self.generation.fetch_add(1, Ordering::Relaxed);
-                let work = maker.make(service, agent, note, generation, &sink, stop);
+                let work = maker.make(service, owner, note, known, generation, &sink, stop);
                 // One service's panic must not drop the others half way.
                 let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
-                    tracing::error!(%agent, service = %service.name, "making it panicked");
+                    tracing::error!(%owner, service = %service.name, "making it panicked");
                     Err(NotMade::Failed(Failure::new(&service.name, "make", "the host made a mistake")))
                 });
                 if result.is_err() {
@@ -352,7 +398,7 @@ impl Ensure {
                 }
                 Err(NotMade::Failed(failure)) => {
                     let failed = failure.into_error();
-                    tracing::warn!(%agent, %service, error = %failed.message, "not made");
+                    tracing::warn!(%owner, %service, error = %failed.message, "not made");
                     error.get_or_insert(failed);
                 }
             }
@@ -362,13 +408,17 @@ impl Ensure {
             None => failure::released(),
             Some(error) => error,
         };
-        join_all(made.iter().map(|(_, m)| self.leaving.discard(&m.id, false))).await;
+        join_all(made.iter().map(|(_, m)| {
+            let folder = m.serving.folder().filter(|_| !owner.retains());
+            self.leaving.discard(&m.id, false, folder)
+        }))
+        .await;
         Err(error)
     }
 
     /// Finds out before anything is made whether the final name is somebody else's.
-    async fn name_is_free(&self, agent: &AgentName, service: &Service) -> Result<(), Error> {
-        let name = self.names.sandbox(&service.slug, agent);
+    async fn name_is_free(&self, owner: &Owner, service: &Service) -> Result<(), Error> {
+        let name = owner.container(&self.names, &service.slug);
         match self.runtime.inspect(&name).await {
             Ok(unit) if !self.is_ours(&unit) => Err(failure::name_conflict(&service.name, &name)),
             Ok(_) | Err(RuntimeError::NotFound(_)) => Ok(()),
@@ -379,15 +429,15 @@ impl Ensure {
         }
     }
 
-    fn is_ours(&self, unit: &Unit) -> bool {
+    pub(crate) fn is_ours(&self, unit: &Unit) -> bool {
         self.names.base_labels().iter().all(|(k, v)| unit.labels.get(k) == Some(v))
     }
 
     /// Gives a container its final name: from then on it is the agent's. Its predecessor goes, and so does a stale
     /// container of this installation that has the name. On failure it is removed.
-    async fn commit(
+    pub(crate) async fn commit(
         &self,
-        agent: &AgentName,
+        owner: &Owner,
         service: &ServiceName,
         made: Made,
         want: &Want,
@@ -396,15 +446,16 @@ impl Ensure {
         let Made { id, serving } = made;
         let old = held.as_mut().and_then(|live| live.services.remove(service));
         if let Some(old) = &old {
-            self.leaving.let_go(&old.id).await;
+            self.leaving.let_go(&old.id, old.folder()).await;
             crash::here("predecessor let go");
         }
         let mut result = self.runtime.rename(&id, &serving.name).await;
         for _ in 0..NAME_TRIES {
             match &result {
                 Err(RuntimeError::Conflict { holder: Some(holder), .. }) if self.is_ours(holder) => {
-                    tracing::warn!(%agent, %service, "a stale container had the name");
-                    self.leaving.let_go(&holder.id).await;
+                    tracing::warn!(%owner, %service, "a stale container had the name");
+                    let folder = holder.labels.get(&self.names.label(label::FOLDER)).map(String::as_str);
+                    self.leaving.let_go(&holder.id, folder).await;
                 }
                 // Whoever had it is just going.
                 Err(RuntimeError::Conflict { holder: None, .. }) => tokio::time::sleep(NAME_PAUSE).await,
@@ -413,7 +464,7 @@ impl Ensure {
             result = self.runtime.rename(&id, &serving.name).await;
         }
         if let Err(e) = result {
-            self.leaving.discard(&id, false).await;
+            self.leaving.discard(&id, false, serving.folder().filter(|_| !owner.retains())).await;
             self.health.note(&e);
             return Err(match e {
                 RuntimeError::Conflict { holder: Some(holder), .. } if !self.is_ours(&holder) => {
@@ -426,8 +477,8 @@ impl Ensure {
         crash::here("committed");
         let (container, features) = (&serving.name, &serving.features);
         match old {
-            None => tracing::info!(target: "audit", %agent, %service, container, ?features, "made"),
-            Some(_) => tracing::info!(target: "audit", %agent, %service, container, ?features, "remade"),
+            None => tracing::info!(target: "audit", %owner, %service, container, ?features, "made"),
+            Some(_) => tracing::info!(target: "audit", %owner, %service, container, ?features, "remade"),
         }
         let live = held.get_or_insert_with(|| Live::new(want.project.clone()));
         live.services.insert(service.clone(), Arc::new(serving));
@@ -442,11 +493,11 @@ pub fn unavailable(service: &ServiceName, why: &str) -> Error {
 }
 
 /// Reports go to whoever listens, and to the log.
-fn sink(agent: &AgentName, service: &ServiceName, progress: broadcast::Sender<Progress>) -> ProgressSink {
-    let agent = agent.clone();
+fn sink(owner: &Owner, service: &ServiceName, progress: broadcast::Sender<Progress>) -> ProgressSink {
+    let owner = owner.clone();
     let to = move |report: Progress| {
         if report.bytes.is_none() {
-            tracing::debug!(%agent, service = report.service, step = report.step, detail = report.detail, "progress");
+            tracing::debug!(%owner, service = report.service, step = report.step, detail = report.detail, "progress");
         }
         // Nobody listening is fine.
         let _ = progress.send(report);

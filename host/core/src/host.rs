@@ -5,16 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::join_all;
 use serde::Serialize;
 
 use crate::catalog::CatalogHandle;
 use crate::departed::Departed;
 use crate::ensure::{Change, Ensure, Limits};
 use crate::error::{Code, Error, listed};
+use crate::folders::Folders;
 use crate::guard::{self, Admitted, Ask};
 use crate::health::Health;
 use crate::janitor::{Janitor, Pace};
 use crate::name::{AgentName, Names, ProjectName, ServiceName};
+use crate::owner::Owner;
 use crate::people::{People, Work, may_name};
 use crate::project::{Declared, GateValue, Project};
 use crate::recover::recover;
@@ -120,11 +123,14 @@ impl Host {
         catalog: CatalogHandle,
         store: Arc<Store>,
         people: People,
+        folders: Option<Arc<dyn Folders>>,
     ) -> Result<Arc<Self>, StoreError> {
         let Settings { names, enabled, enabled_by_environment, roles, projects, limits, pace, keep_on_shutdown } =
             settings;
         let health = Health::new(runtime.clone());
-        let ensure = Ensure::new(runtime.clone(), catalog.clone(), names.clone(), limits, health.clone());
+        let (names_too, health_too) = (names.clone(), health.clone());
+        let ensure =
+            Ensure::new(runtime.clone(), catalog.clone(), names_too, limits, health_too, store.clone(), folders.clone());
         let configured: BTreeSet<_> = projects.iter().map(|p| p.name.clone()).collect();
         let mut projects: BTreeMap<_, _> = projects.into_iter().map(|p| (p.name.clone(), Arc::new(p))).collect();
         for (name, declared) in store.projects()? {
@@ -160,9 +166,7 @@ impl Host {
     /// the host goes down.
     pub async fn run(self: Arc<Self>) {
         let mut told = false;
-        while let Err(e) =
-            recover(&self.registry, self.runtime.as_ref(), &self.catalog, &self.names, &self.people).await
-        {
+        while let Err(e) = recover(&self.registry, &self.people).await {
             if !std::mem::replace(&mut told, true) {
                 tracing::warn!(error = %e, "the container runtime cannot be asked what exists; trying again");
             }
@@ -172,7 +176,7 @@ impl Host {
             tokio::time::sleep(RECOVER_EVERY).await;
         }
         self.health.recovered();
-        tracing::info!(sandboxes = self.registry.occupied(), "serving");
+        tracing::info!(sandboxes = self.registry.occupied().0, awake = self.registry.occupied().1, "serving");
         let (registry, runtime) = (self.registry.clone(), self.runtime.clone());
         let janitor = Janitor::new(registry, runtime, self.names.clone(), self.pace.clone());
         tokio::select! {
@@ -215,7 +219,8 @@ impl Host {
         self.registry.settle(DRAIN_WAIT).await;
         if !self.keep_on_shutdown {
             let owners = self.registry.owners();
-            futures_util::future::join_all(owners.iter().map(|a| self.registry.release(a, "the host goes down"))).await;
+            let why = "the host goes down";
+            join_all(owners.iter().map(|o| self.registry.release_owner(o, why))).await;
         }
         // What is not gone by then carries a name that the next start removes.
         let until = tokio::time::Instant::now() + DRAIN_WAIT;
@@ -311,6 +316,7 @@ impl Host {
         self.people.remove(agent)?;
         tracing::info!(target: "audit", %agent, "remove_agent");
         self.release(agent, "the agent was removed").await;
+        self.registry.delete_retained(agent).await;
         Ok(())
     }
 
@@ -370,9 +376,46 @@ impl Host {
             }
         };
         let deadline = self.registry.ensure_rules().limits().pull + self.slowest(&want) + CALL_EXTRA;
-        let live = self.registry.ensure(agent, &want, deadline, &still, listener).await?;
+        let parts = self.parts(agent, &want, &work, &project);
+        self.let_go_what_is_not_wanted(agent, &parts).await;
+        let all = parts.iter().map(|(owner, want)| self.registry.ensure(owner, want, deadline, &still, listener));
+        let mut live = Live::new(want.project.clone());
+        // Waited for together: one that fails must not leave the others without anybody who waits.
+        for part in join_all(all).await {
+            live.services.extend(part?.services);
+        }
         tracing::info!(target: "audit", %agent, project = %want.project, services = ?names_of(&live), "request_sandbox");
         evidence(&live, &project.services, &asked, &self.names).map_err(internal).and_then(to_json)
+    }
+
+    /// Who will own what is wanted: boxes and what is retained stand alone, the rest belongs together.
+    fn parts(&self, agent: &AgentName, want: &Want, work: &Work, project: &Project) -> Vec<(Owner, Want)> {
+        let catalog = self.catalog.current();
+        let tenant = work.tenant(agent);
+        let mut together = Want { services: BTreeMap::new(), ..want.clone() };
+        let mut parts = Vec::new();
+        for (service, features) in &want.services {
+            let retained = project.retained.contains(service);
+            let is_box = catalog.services.get(service).is_some_and(|s| s.work_folder.is_some());
+            if retained || is_box {
+                let services = [(service.clone(), features.clone())].into();
+                let owner = Owner::keyed(&self.names, &tenant, service, retained);
+                parts.push((owner, Want { services, ..want.clone() }));
+            } else {
+                together.services.insert(service.clone(), features.clone());
+            }
+        }
+        if !together.services.is_empty() {
+            parts.push((Owner::agent(agent), together));
+        }
+        parts
+    }
+
+    /// What an agent has that belongs to none of the parts: of a service that is no longer opted in, or is kept otherwise.
+    async fn let_go_what_is_not_wanted(&self, agent: &AgentName, parts: &[(Owner, Want)]) {
+        let owners = self.registry.owners_of(agent);
+        let unwanted = owners.iter().filter(|owner| !parts.iter().any(|(wanted, _)| wanted == *owner));
+        join_all(unwanted.map(|owner| self.registry.release_owner(owner, "it is not wanted any more"))).await;
     }
 
     fn slowest(&self, want: &Want) -> Duration {
@@ -391,10 +434,14 @@ impl Host {
         services: Option<&BTreeSet<String>>,
         extensions: &BTreeMap<String, BTreeSet<String>>,
     ) -> Result<serde_json::Value, Error> {
-        let (Admitted { want, asked }, ..) = self.admit(agent, services, extensions).await?;
-        let live = self.registry.snapshot(agent).live;
-        let change = Change::between(live.as_ref(), true, &want);
-        let held = live.filter(|l| l.project == want.project).map(|l| l.services).unwrap_or_default();
+        let (Admitted { want, asked }, work, project) = self.admit(agent, services, extensions).await?;
+        let mut live = Live::new(want.project.clone());
+        for (owner, _) in self.parts(agent, &want, &work, &project) {
+            let part = self.registry.snapshot(&owner).live.filter(|l| l.project == want.project);
+            live.services.extend(part.map(|l| l.services).unwrap_or_default());
+        }
+        let change = Change::between(Some(&live), true, &want);
+        let held = live.services;
         let catalog = self.catalog.current();
         let mut explained = BTreeMap::new();
         for name in &asked {
@@ -405,7 +452,7 @@ impl Host {
             };
             let features: Vec<String> = features.into_iter().collect();
             let service = catalog.services.get(name).ok_or_else(Error::internal)?;
-            let image = match service.recipe(&features, false, want.superuser).await {
+            let image = match service.recipe(&features, project.retained.contains(name), want.superuser).await {
                 Ok(checked) => checked.image().to_owned(),
                 Err(e) => return Err(Error::new(Code::InvalidState, format!("`{name}`: {e}"), "tell the operator")),
             };
@@ -421,9 +468,10 @@ impl Host {
 
     /// What the agent has, from the books.
     pub fn status(&self, agent: &AgentName) -> Status {
-        let snapshot = self.registry.snapshot(agent);
+        let snapshots: Vec<_> = self.registry.owners_of(agent).iter().map(|o| self.registry.snapshot(o)).collect();
         let now = SystemTime::now();
-        let services = snapshot.live.iter().flat_map(|live| &live.services).map(|(name, serving)| {
+        let lives = || snapshots.iter().filter_map(|s| s.live.as_ref());
+        let services = lives().flat_map(|live| &live.services).map(|(name, serving)| {
             let status = ServiceStatus {
                 available_extensions: serving.features.iter().cloned().collect(),
                 age_secs: now.duration_since(serving.created).unwrap_or_default().as_secs(),
@@ -432,15 +480,19 @@ impl Host {
             (name.clone(), status)
         });
         Status {
-            state: snapshot.state,
+            // The one of all states that says most.
+            state: ["making", "live", "letting_go"]
+                .into_iter()
+                .find(|state| snapshots.iter().any(|s| s.state == *state))
+                .unwrap_or("absent"),
             services: services.collect(),
-            project: snapshot.live.as_ref().map(|l| l.project.clone()),
+            project: lives().next().map(|l| l.project.clone()),
         }
     }
 
     /// When the agent's lease ends, as text, if it has a sandbox.
     pub fn lease_expires_at(&self, agent: &AgentName) -> Option<String> {
-        let left = self.registry.snapshot(agent).lease?;
+        let left = self.registry.owners_of(agent).iter().filter_map(|o| self.registry.snapshot(o).lease).max()?;
         Some(humantime::format_rfc3339_seconds(SystemTime::now() + left).to_string())
     }
 
@@ -476,7 +528,8 @@ impl Host {
         let ended = self.people.end_work(agent, |project| may_name(projects, project))?;
         tracing::info!(target: "audit", %agent, why, "end_work");
         // Without work there is no sandbox either, but for one that a release has overtaken.
-        if ended.is_some() || self.registry.snapshot(agent).live.is_some_and(|l| projects.contains(&l.project)) {
+        let has = |owner: &Owner| self.registry.snapshot(owner).live.is_some_and(|l| projects.contains(&l.project));
+        if ended.is_some() || self.registry.owners_of(agent).iter().any(has) {
             self.release(agent, why).await;
         }
         Ok(ended.is_some())

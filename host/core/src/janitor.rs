@@ -11,10 +11,11 @@ use tokio::time::Instant;
 
 use crate::crash;
 use crate::departed;
-use crate::name::{AgentName, Names};
+use crate::kept::SLEEP_GRACE;
+use crate::name::{Kind, Names};
 use crate::plan::label;
 use crate::registry::Registry;
-use crate::runtime::{Result, Runtime, Unit};
+use crate::runtime::{Result, Runtime, UnitState};
 
 /// When and how patiently it sweeps.
 #[derive(Debug, Clone)]
@@ -41,12 +42,14 @@ pub struct Janitor {
     pace: Pace,
     /// Things with our labels that the registry does not know, and when they were seen first.
     unknown: BTreeMap<String, Instant>,
+    /// When it was counted last for how long things sleep.
+    counted: Option<Instant>,
 }
 
 impl Janitor {
     /// A janitor that has seen nothing yet.
     pub fn new(registry: Arc<Registry>, runtime: Arc<dyn Runtime>, names: Arc<Names>, pace: Pace) -> Self {
-        Self { registry, runtime, names, pace, unknown: BTreeMap::new() }
+        Self { registry, runtime, names, pace, unknown: BTreeMap::new(), counted: None }
     }
 
     /// Sweeps again and again.
@@ -70,16 +73,22 @@ impl Janitor {
         let ours = self.runtime.list(&labels).await?;
         let agents = departed::that_run(&everything, &self.names);
 
-        for agent in self.registry.owners() {
-            if !agents.contains(agent.as_str()) {
-                self.registry.release_idle(&agent, self.pace.grace).await;
+        for owner in self.registry.owners() {
+            if owner.keyed.is_some() {
+                self.registry.release_unused(&owner).await;
+            } else if !agents.contains(owner.agent.as_str()) {
+                self.registry.release_idle(&owner, self.pace.grace).await;
             }
         }
         self.registry.prune();
+        self.expire().await;
 
         let now = Instant::now();
         // In this order: what stops being made between the two looks is known by the second.
-        let ours: Vec<_> = ours.into_iter().filter(|unit| !self.is_being_made(unit)).collect();
+        let changing = self.registry.being_changed(&self.names);
+        let owner = self.names.label(label::OWNER);
+        let ours: Vec<_> =
+            ours.into_iter().filter(|u| !u.labels.get(&owner).is_some_and(|o| changing.contains(o))).collect();
         let known = self.registry.known_ids();
         // One listing may be older than a change of the registry; what is unknown must stay so for the grace.
         let strangers: BTreeMap<_, _> = ours
@@ -91,20 +100,32 @@ impl Janitor {
         for unit in &ours {
             let stale = self.unknown.get(&unit.id).is_some_and(|seen| now.duration_since(*seen) >= self.pace.grace);
             // Looked at again here: nothing without our labels is ever removed.
-            if stale && base.iter().all(|(k, v)| unit.labels.get(k) == Some(v)) {
+            if !stale || !base.iter().all(|(k, v)| unit.labels.get(k) == Some(v)) {
+                continue;
+            }
+            if let Kind::Keyed { retained: true, .. } = self.names.read(&unit.name) {
+                // Nothing retained goes because nobody owns it; at most it sleeps.
+                if unit.state == UnitState::Running {
+                    tracing::warn!(container = unit.name, "nobody uses it: put to sleep");
+                    if let Err(e) = self.runtime.suspend(&unit.id, SLEEP_GRACE).await {
+                        tracing::warn!(container = unit.name, error = %e, "it does not go to sleep");
+                    }
+                }
+            } else {
                 tracing::warn!(container = unit.name, "nobody owns it: removed");
                 crash::here("sweep decided");
-                self.registry.leaving().let_go(&unit.id).await;
+                let folder = unit.labels.get(&self.names.label(label::FOLDER)).map(String::as_str);
+                self.registry.leaving().let_go(&unit.id, folder).await;
             }
         }
         Ok(())
     }
 
-    /// Whether its owner has a flight under way, which alone knows what it is making.
-    fn is_being_made(&self, unit: &Unit) -> bool {
-        let owner = unit.labels.get(&self.names.label(label::OWNER));
-        let agent = owner.and_then(|o| o.strip_prefix(&format!("{}-agent-", self.names.namespace())));
-        let agent = agent.and_then(|a| AgentName::new(a).ok());
-        agent.is_some_and(|agent| matches!(self.registry.snapshot(&agent).state, "making" | "letting_go"))
+    /// Counts for how long what is retained has been asleep, by this process's own clock, and deletes what has been for
+    /// long enough.
+    async fn expire(&mut self) {
+        let now = Instant::now();
+        let passed = self.counted.replace(now).map(|then| now.duration_since(then)).unwrap_or_default();
+        self.registry.expire(passed).await;
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::crash;
+use crate::folders::Folders;
 use crate::name::Names;
 use crate::runtime::{Runtime, RuntimeError};
 
@@ -24,13 +25,14 @@ const SUSPECT_FOR: Duration = Duration::from_secs(90);
 pub struct Leaving {
     runtime: Arc<dyn Runtime>,
     names: Arc<Names>,
+    folders: Option<Arc<dyn Folders>>,
     books: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Leaving {
     /// Empty books.
-    pub fn new(runtime: Arc<dyn Runtime>, names: Arc<Names>) -> Self {
-        Self { runtime, names, books: Arc::default() }
+    pub fn new(runtime: Arc<dyn Runtime>, names: Arc<Names>, folders: Option<Arc<dyn Folders>>) -> Self {
+        Self { runtime, names, folders, books: Arc::default() }
     }
 
     /// How many things are not gone yet.
@@ -43,40 +45,42 @@ impl Leaving {
         self.len() == 0
     }
 
-    /// Lets a container go: frees its name, and removes it behind the caller's back.
-    pub async fn let_go(&self, id: &str) {
+    /// Lets a container go: frees its name, and removes it behind the caller's back, with the work folder of that name.
+    pub async fn let_go(&self, id: &str, folder: Option<&str>) {
         self.enter(id);
         match self.runtime.rename(id, &self.names.leaving()).await {
             Ok(()) => crash::here("renamed to leave"),
-            Err(RuntimeError::NotFound(_)) => return self.strike(id),
+            Err(RuntimeError::NotFound(_)) => return self.remove_behind(id.to_owned(), None, folder),
             // The name is not free, then; whoever needs it finds a stale container of this installation and lets it go.
             Err(e) => tracing::warn!(container = short(id), error = %e, "could not rename what is let go"),
         }
-        self.remove_behind(id.to_owned(), None);
+        self.remove_behind(id.to_owned(), None, folder);
     }
 
     /// Removes what a failed attempt left under a name that only it used; waits for one try, and goes on behind.
     /// `suspect` means that the runtime may still be about to make it.
-    pub async fn discard(&self, name: &str, suspect: bool) {
+    pub async fn discard(&self, name: &str, suspect: bool, folder: Option<&str>) {
         self.enter(name);
         let until = suspect.then(|| Instant::now() + SUSPECT_FOR);
         match self.runtime.remove(name, Duration::ZERO).await {
-            Ok(()) if !suspect => {
+            Ok(()) if !suspect && folder.is_none() => {
                 crash::here("discarded");
                 self.strike(name);
             }
-            _ => self.remove_behind(name.to_owned(), until),
+            _ => self.remove_behind(name.to_owned(), until, folder),
         }
     }
 
-    fn remove_behind(&self, key: String, suspect_until: Option<Instant>) {
-        let this = self.clone();
+    fn remove_behind(&self, key: String, suspect_until: Option<Instant>, folder: Option<&str>) {
+        let (this, folder) = (self.clone(), folder.map(str::to_owned));
         tokio::spawn(async move {
             let mut pause = FIRST_PAUSE;
             loop {
                 match this.runtime.remove(&key, Duration::ZERO).await {
                     Ok(()) if suspect_until.is_none_or(|until| Instant::now() >= until) => {
                         crash::here("removed");
+                        // Only now: while the container is there it may write into it.
+                        this.remove_folder(folder).await;
                         break this.strike(&key);
                     }
                     Ok(()) => {}
@@ -86,6 +90,16 @@ impl Leaving {
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         });
+    }
+
+    /// Removes a work folder that no container has.
+    pub async fn remove_folder(&self, folder: Option<String>) {
+        if let (Some(name), Some(folders)) = (folder, &self.folders)
+            && let Err(e) = folders.remove(&name).await
+        {
+            // The next start removes what no container has.
+            tracing::warn!(error = %e, "a work folder is not removed yet");
+        }
     }
 
     fn enter(&self, key: &str) {

@@ -195,6 +195,11 @@ impl Names {
         format!("{}-{}-{slug}-{digits}", self.ns, if retained { KEPT } else { BOX })
     }
 
+    /// The name of the volume that holds what is retained at a path of that container.
+    pub fn volume(&self, container: &str, path: &str) -> String {
+        format!("{container}-{}", &crate::secret::sha256_hex(path)[..8])
+    }
+
     /// A fresh name for a container that is being made.
     pub fn making(&self) -> String {
         format!("{}-making-{}", self.ns, crate::secret::random_hex(8))

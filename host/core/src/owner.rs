@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::name::{AgentName, EngineSlug, Names, ProjectName, ServiceName};
 use crate::runtime::Labels;
-use crate::secret::sha256_hex;
+use crate::secret::{random_hex, sha256_hex};
 
 /// The owner of a box and of anything retained.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,7 +70,9 @@ fn digest(parts: &[Option<&str>]) -> String {
 /// One service of a tenant that is named by the owner key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Keyed {
-    /// The key.
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// Its key.
     pub key: OwnerKey,
     /// The service.
     pub service: ServiceName,
@@ -91,6 +93,21 @@ impl Owner {
     /// Of what is throwaway and no box.
     pub fn agent(agent: &AgentName) -> Self {
         Self { agent: agent.clone(), keyed: None }
+    }
+
+    /// Of one service of a tenant.
+    pub fn keyed(names: &Names, tenant: &Tenant, service: &ServiceName, retained: bool) -> Self {
+        let keyed =
+            Keyed { tenant: tenant.clone(), key: OwnerKey::new(names, tenant), service: service.clone(), retained };
+        Self { agent: tenant.agent.clone(), keyed: Some(keyed) }
+    }
+
+    /// The name of a work folder: what is retained has one, what is throwaway a fresh one each time.
+    pub fn folder(&self) -> String {
+        match &self.keyed {
+            Some(Keyed { key, service, retained: true, .. }) => format!("{}-{service}", key.as_str()),
+            _ => format!("{self}-{}", random_hex(8)),
+        }
     }
 
     /// Whether letting go only puts to sleep.
@@ -156,8 +173,8 @@ mod tests {
         let service = ServiceName::new("box").unwrap();
         let slug = EngineSlug::new("12345678").unwrap();
         for retained in [false, true] {
-            let keyed = Some(Keyed { key: key.clone(), service: service.clone(), retained });
-            let owner = Owner { agent: tenant.agent.clone(), keyed };
+            let owner = Owner::keyed(&names, &tenant, &service, retained);
+            assert!(owner.folder().len() <= 128 && owner.folder().chars().all(plain));
             let name = owner.container(&names, &slug);
             assert!(name.len() <= 63, "{name}");
             assert!(!owner.to_string().contains("dev") && key.as_str().contains(&owner.to_string()));

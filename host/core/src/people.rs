@@ -256,6 +256,11 @@ impl People {
         Ok(())
     }
 
+    /// All work.
+    pub fn all_work(&self) -> Vec<(AgentName, Work)> {
+        self.read().work.iter().map(|(agent, work)| (agent.clone(), work.clone())).collect()
+    }
+
     /// Every agent, for the operator.
     pub fn agents(&self) -> Vec<Known> {
         let inner = self.read();

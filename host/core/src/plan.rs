@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crate::catalog::{Limits, Service};
 use crate::check::Checked;
-use crate::engine::{Account, Command, Expectation, Pairs, Variable};
+use crate::engine::{Account, Command, DataDir, Expectation, Pairs, Variable};
+use crate::folders::Folder;
 use crate::image::Image;
-use crate::name::{AgentName, Names, ProjectName};
-use crate::runtime::{DataKind, DataPlan, ExecOutput, ExecPlan, FilePlan, Labels, UnitPlan};
+use crate::name::{Names, ProjectName};
+use crate::owner::Owner;
+use crate::runtime::{DataKind, DataPlan, ExecOutput, ExecPlan, FilePlan, FolderPlan, Labels, UnitPlan};
 use crate::secret::Secret;
 use crate::template::{self, Placeholder, TemplateError, Values};
 
@@ -43,6 +45,8 @@ pub struct Note {
     pub features: Vec<String>,
     /// Whether its account is without restrictions.
     pub superuser: bool,
+    /// Whether it is in the sandbox network, if it is a box. Everything else is.
+    pub box_network: bool,
 }
 
 /// Label keys, without the namespace. They are read back on adoption.
@@ -59,6 +63,8 @@ pub mod label {
     pub const FEATURES: &str = "features";
     /// `1` where its account is without restrictions.
     pub const SUPERUSER: &str = "superuser";
+    /// The name of its work folder.
+    pub const FOLDER: &str = "folder";
     /// Hash of the engine that described it.
     pub const ENGINE: &str = "engine";
     /// Hash of the settings it was made with.
@@ -78,7 +84,7 @@ pub struct Make<'a> {
     /// Its passwords.
     pub secrets: Option<&'a Secrets>,
     /// Whose it will be.
-    pub agent: &'a AgentName,
+    pub owner: &'a Owner,
     /// What is noted on it.
     pub note: &'a Note,
     /// Its generation.
@@ -87,6 +93,8 @@ pub struct Make<'a> {
     pub images: &'a BTreeMap<Image, String>,
     /// Whether its port is published on the loopback.
     pub publish: bool,
+    /// The name of its work folder and where that is on this machine.
+    pub folder: Option<(&'a Folder, &'a str)>,
 }
 
 /// Why a checked recipe could not be filled in: a fault of the host.
@@ -124,9 +132,9 @@ pub fn unit(make: &Make<'_>) -> Result<UnitPlan, FillError> {
         user: c.user.clone(),
         env,
         files: files.collect::<Result<_, _>>()?,
-        data: c.data.iter().map(|d| DataPlan { path: d.path.clone(), kind: DataKind::Tmpfs(d.tmpfs_bytes) }).collect(),
-        folder: None,
-        network: true,
+        data: c.data.iter().map(|d| DataPlan { path: d.path.clone(), kind: data_kind(make, d) }).collect(),
+        folder: make.folder.map(|(f, from)| FolderPlan { from: from.to_owned(), path: f.inside.clone() }),
+        network: c.work_folder.is_none() || make.note.box_network,
         spare_tmpfs_bytes: memory_bytes / 16,
         shm_bytes: if c.shm_bytes == 0 { memory_bytes / 8 } else { c.shm_bytes },
         memory_bytes,
@@ -138,12 +146,26 @@ pub fn unit(make: &Make<'_>) -> Result<UnitPlan, FillError> {
     })
 }
 
+fn data_kind(make: &Make<'_>, dir: &DataDir) -> DataKind {
+    if make.owner.retains() {
+        let container = make.owner.container(make.names, &make.service.slug);
+        DataKind::Volume(make.names.volume(&container, &dir.path))
+    } else {
+        DataKind::Tmpfs(dir.tmpfs_bytes)
+    }
+}
+
 fn labels(make: &Make<'_>) -> Labels {
-    let mut labels = make.names.base_labels();
+    let mut labels = make.owner.labels(make.names);
     let mut add = |key: &str, value: String| labels.insert(make.names.label(key), value);
-    add(label::OWNER, make.names.owner(make.agent));
     add(label::SERVICE, make.service.name.to_string());
-    add(label::PROJECT, make.note.project.to_string());
+    if make.owner.keyed.is_none() {
+        // A key says whose it is, and nobody learns more from it.
+        add(label::PROJECT, make.note.project.to_string());
+    }
+    if let Some((folder, _)) = make.folder {
+        add(label::FOLDER, folder.name.clone());
+    }
     add(label::FEATURES, make.note.features.join(","));
     add(label::SUPERUSER, if make.note.superuser { "1" } else { "0" }.to_owned());
     add(label::ENGINE, make.service.engine.hash().to_owned());

@@ -14,13 +14,15 @@ use crate::check::Checked;
 use crate::crash;
 use crate::engine::{EngineError, Step};
 use crate::failure::{self, Failure};
+use crate::folders::{Folder, Folders, Ids};
 use crate::leaving::Leaving;
-use crate::name::{AgentName, Names};
+use crate::name::Names;
+use crate::owner::Owner;
 use crate::plan::{self, Make, Note, Secrets};
 use crate::progress::ProgressSink;
-use crate::runtime::{ExecOutput, Exit, PutError, PutStep, Runtime, RuntimeError, Unit, UnitPlan, UnitState};
-use crate::sandbox::Serving;
-use crate::secret::shown_lines;
+use crate::runtime::{ExecOutput, ExecPlan, Exit, PutError, PutStep, Runtime, RuntimeError, Unit, UnitPlan, UnitState};
+use crate::sandbox::{Serving, WorkFolder};
+use crate::secret::{random_hex, shown_lines};
 
 /// First pause between two probes: most services take a few hundred milliseconds, and a probe costs the daemon little.
 const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(20);
@@ -62,48 +64,65 @@ pub struct Maker<'a> {
     pub images: &'a std::collections::BTreeMap<crate::image::Image, String>,
     /// Whether ports are published on the loopback.
     pub publish: bool,
+    /// What keeps work folders, where that is possible.
+    pub folders: Option<&'a dyn Folders>,
 }
 
 impl Maker<'_> {
-    /// Makes a container of `service` for `agent`.
+    /// Makes a container of `service` for `owner`, with these passwords where its data knows them already.
     ///
     /// # Errors
     /// See [`NotMade`]. Nothing is left then.
     pub async fn make(
         &self,
         service: &Arc<Service>,
-        agent: &AgentName,
+        owner: &Owner,
         note: &Note,
+        known: Option<&Secrets>,
         generation: u64,
         progress: &ProgressSink,
         cancel: &CancellationToken,
     ) -> Result<Made, NotMade> {
         let fail = |step: &str, why: String| NotMade::Failed(Failure::new(&service.name, step, why));
-        let checked = service.recipe(&note.features, false, note.superuser).await.map_err(|e| {
+        let checked = service.recipe(&note.features, owner.retains(), note.superuser).await.map_err(|e| {
             let retryable = matches!(e, RecipeError::Engine(EngineError::Broken(_)));
             NotMade::Failed(Failure { retryable, ..Failure::new(&service.name, "plan", e.to_string()) })
         })?;
-        let secrets = checked.recipe().container.account.as_ref().map(Secrets::fresh);
+        let account = checked.recipe().container.account.as_ref();
+        let secrets = account.map(|account| known.cloned().unwrap_or_else(|| Secrets::fresh(account)));
+        let folder = checked.recipe().container.work_folder.clone();
+        let folder = folder.map(|inside| Folder { name: owner.folder(), inside });
+        let from = match &folder {
+            Some(folder) => self.folder(folder).await.map_err(|why| fail("create", why))?,
+            None => String::new(),
+        };
+        // What is retained keeps its folder whatever becomes of the container.
+        let goes = folder.as_ref().filter(|_| !owner.retains()).map(|f| f.name.as_str());
         let plan = plan::unit(&Make {
             names: self.names,
             service,
             checked: &checked,
             secrets: secrets.as_ref(),
-            agent,
+            owner,
             note,
             generation,
             images: self.images,
             publish: self.publish,
+            folder: folder.as_ref().map(|f| (f, from.as_str())),
         })
         .map_err(|e| fail("plan", e.to_string()))?;
 
         // Pulling may take minutes and leaves nothing behind but an image, so it alone is abandoned at once.
         let prepared = tokio::select! {
             biased;
-            () = cancel.cancelled() => return Err(NotMade::Cancelled),
+            () = cancel.cancelled() => {
+                self.leaving.remove_folder(goes.map(str::to_owned)).await;
+                return Err(NotMade::Cancelled);
+            }
             prepared = self.runtime.prepare(&plan.image, progress) => prepared,
         };
         if let Err(error) = prepared {
+            self.leaving.remove_folder(goes.map(str::to_owned)).await;
             return Err(self.put_failed(service, &plan, PutError { step: PutStep::Pull, error }));
         }
         // From here on every call is waited for, cancelled or not: an abandoned create could still be carried out.
@@ -111,14 +130,16 @@ impl Maker<'_> {
             Ok(unit) => unit,
             Err(e) => {
                 let suspect = matches!(e.error, RuntimeError::Deadline(_) | RuntimeError::Unreachable(_));
-                if e.step != PutStep::Pull {
-                    self.leaving.discard(&plan.name, suspect).await;
+                if e.step == PutStep::Pull {
+                    self.leaving.remove_folder(goes.map(str::to_owned)).await;
+                } else {
+                    self.leaving.discard(&plan.name, suspect, goes).await;
                 }
                 return Err(self.put_failed(service, &plan, e));
             }
         };
         let work =
-            Confirm { maker: self, service, checked: &checked, secrets: secrets.as_ref(), unit: &unit, progress };
+            Confirm { maker: self, service, checked: &checked, secrets: secrets.as_ref(), folder: folder.as_ref(), unit: &unit, progress };
         // A panic must not leak the container either.
         let limit = Duration::from_millis(checked.recipe().deadline_ms.into()) + STEPS_DEADLINE;
         let confirmed = tokio::select! {
@@ -129,32 +150,31 @@ impl Maker<'_> {
             }
             result = std::panic::AssertUnwindSafe(work.confirm()).catch_unwind() => result,
         };
-        match confirmed {
-            Ok(Ok(())) => crash::here("confirmed"),
+        let user = match confirmed {
+            Ok(Ok(user)) => user,
             Ok(Err(not_made)) => {
-                self.leaving.discard(&unit.id, false).await;
+                self.leaving.discard(&unit.id, false, goes).await;
                 return Err(not_made);
             }
             Err(panic) => {
-                self.leaving.discard(&unit.id, false).await;
+                self.leaving.discard(&unit.id, false, goes).await;
                 std::panic::resume_unwind(panic);
             }
-        }
-        let recipe = checked.recipe();
+        };
+        crash::here("confirmed");
+        let features = note.features.iter().cloned().collect();
+        let name = owner.container(self.names, &service.slug);
         let serving = Serving {
-            id: unit.id.clone(),
-            name: self.names.sandbox(&service.slug, agent),
-            port: recipe.container.port,
-            published_port: unit.published_port,
-            account: recipe.container.account.clone(),
-            secrets,
-            features: note.features.iter().cloned().collect::<BTreeSet<_>>(),
-            superuser: note.superuser,
-            variables: recipe.variables.clone(),
+            name,
             created: SystemTime::now(),
-            run: unit.run,
+            ..serving(&unit, &checked, secrets, features, note.superuser, folder.zip(user))
         };
         Ok(Made { id: unit.id, serving })
+    }
+
+    async fn folder(&self, folder: &Folder) -> Result<String, String> {
+        let folders = self.folders.ok_or("this host has no boxes: its runtime is not on this machine")?;
+        folders.make(folder).await.map_err(|e| format!("the work folder: {e}"))
     }
 
     fn put_failed(&self, service: &Service, plan: &UnitPlan, e: PutError) -> NotMade {
@@ -169,6 +189,32 @@ impl Maker<'_> {
     }
 }
 
+/// A confirmed container as what serves.
+pub fn serving(
+    unit: &Unit,
+    checked: &Checked,
+    secrets: Option<Secrets>,
+    features: BTreeSet<String>,
+    superuser: bool,
+    work: Option<(Folder, Ids)>,
+) -> Serving {
+    let recipe = checked.recipe();
+    Serving {
+        id: unit.id.clone(),
+        name: unit.name.clone(),
+        port: recipe.container.port,
+        published_port: unit.published_port,
+        account: recipe.container.account.clone(),
+        secrets,
+        features,
+        superuser,
+        variables: recipe.variables.clone(),
+        created: unit.created,
+        run: unit.run.clone(),
+        work: work.map(|(folder, user)| WorkFolder { folder, user, networked: unit.address.is_some() }),
+    }
+}
+
 /// The part of making that runs commands in the container; also what adoption does to be sure of one.
 pub struct Confirm<'a> {
     /// What making needs.
@@ -179,6 +225,8 @@ pub struct Confirm<'a> {
     pub checked: &'a Checked,
     /// Its passwords.
     pub secrets: Option<&'a Secrets>,
+    /// Its work folder, for a box.
+    pub folder: Option<&'a Folder>,
     /// The container.
     pub unit: &'a Unit,
     /// Where steps are reported.
@@ -186,15 +234,21 @@ pub struct Confirm<'a> {
 }
 
 impl Confirm<'_> {
-    /// Waits until it is ready, activates and verifies; a container that ends meanwhile fails at once.
-    async fn confirm(&self) -> Result<(), NotMade> {
+    /// Waits until it is ready, activates and verifies, and answers whom the files of a box belong to; a container that
+    /// ends meanwhile fails at once.
+    ///
+    /// # Errors
+    /// See [`NotMade`]. The container is left as it is.
+    pub async fn confirm(&self) -> Result<Option<Ids>, NotMade> {
         self.guarded(async {
             if self.checked.recipe().container.port.is_some() && self.unit.address.is_none() {
                 return Err(self.failed("start", "it has no address in the sandbox network".to_owned()).await);
             }
+            let user = self.share().await?;
             self.ready(Duration::from_millis(self.checked.recipe().deadline_ms.into())).await?;
             self.steps("setup", &self.checked.recipe().setup).await?;
-            self.steps("verify", &self.checked.recipe().verify).await
+            self.steps("verify", &self.checked.recipe().verify).await?;
+            Ok(user)
         })
         .await
     }
@@ -203,15 +257,56 @@ impl Confirm<'_> {
     ///
     /// # Errors
     /// When it does not answer within `deadline`, or a feature cannot be confirmed.
-    pub async fn still_good(&self, deadline: Duration) -> Result<(), NotMade> {
+    pub async fn still_good(&self, deadline: Duration) -> Result<Option<Ids>, NotMade> {
         self.guarded(async {
+            let user = self.share().await?;
             self.ready(deadline).await?;
-            self.steps("verify", &self.checked.recipe().verify).await
+            self.steps("verify", &self.checked.recipe().verify).await?;
+            Ok(user)
         })
         .await
     }
 
-    async fn guarded(&self, work: impl Future<Output = Result<(), NotMade>>) -> Result<(), NotMade> {
+    /// Finds out who runs in a box, gives the work folder to them, and sees with a nonce that the box has this very folder:
+    /// a runtime on another machine, or one that sees this one's files elsewhere, mounts another.
+    async fn share(&self) -> Result<Option<Ids>, NotMade> {
+        let (Some(folder), Some(folders)) = (self.folder, self.maker.folders) else { return Ok(None) };
+        let failed = async |why: String| Err(self.failed("share", why).await);
+        let status = match self.inside(&["cat", "/proc/self/status"]).await {
+            Ok(output) => output.stdout,
+            Err(NotMade::Failed(_)) => return failed("its user cannot be found out".to_owned()).await,
+            Err(e) => return Err(e),
+        };
+        let Some(user) = ids(&status) else { return failed("its user cannot be found out".to_owned()).await };
+        let (name, nonce) = (format!(".{}-{}", self.maker.names.namespace(), random_hex(8)), random_hex(16));
+        let written = async {
+            folders.give(folder, user).await?;
+            folders.write(folder, &name, nonce.clone().into_bytes(), None, user).await
+        };
+        if let Err(e) = written.await {
+            return failed(format!("files cannot be given to its user: {e}")).await;
+        }
+        let seen = self.inside(&["cat", &format!("{}/{name}", folder.inside)]).await;
+        let removed = folders.unlink(folder, &name).await;
+        match (seen, removed) {
+            (Ok(output), Ok(())) if output.stdout == nonce => Ok(Some(user)),
+            (Err(NotMade::Away(why)), _) => Err(NotMade::Away(why)),
+            _ => failed("the box does not see its work folder, so this host has no boxes on that runtime".to_owned()).await,
+        }
+    }
+
+    async fn inside(&self, argv: &[&str]) -> Result<ExecOutput, NotMade> {
+        let argv = argv.iter().map(|a| (*a).to_owned()).collect();
+        let plan = ExecPlan { argv, env: vec![], user: None, timeout: Duration::from_secs(10) };
+        match self.maker.runtime.exec(&self.unit.id, &plan).await {
+            Ok(output) if output.code == 0 => Ok(output),
+            Ok(output) => Err(self.failed("share", self.tell(&Ok(output))).await),
+            Err(RuntimeError::Unreachable(why)) => Err(NotMade::Away(why)),
+            Err(e) => Err(self.failed("share", e.to_string()).await),
+        }
+    }
+
+    async fn guarded<T>(&self, work: impl Future<Output = Result<T, NotMade>>) -> Result<T, NotMade> {
         if self.unit.state == UnitState::Ended {
             return Err(match self.maker.runtime.ended(&self.unit.id).await {
                 Ok(exit) => self.exited("start", exit).await,
@@ -320,5 +415,23 @@ impl Confirm<'_> {
         let log = self.maker.runtime.logs(&self.unit.id, LOG_LINES).await.unwrap_or_default();
         let log = shown_lines(&log, &secrets);
         NotMade::Failed(Failure { log, ..Failure::new(&self.service.name, step, why) })
+    }
+}
+
+/// The effective user and group in the text of `/proc/<pid>/status`.
+fn ids(status: &str) -> Option<Ids> {
+    let of = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)?.split_whitespace().nth(1)?.parse().ok());
+    Some(Ids { uid: of("Uid:")?, gid: of("Gid:")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_runs_is_read_from_the_kernel_s_words() {
+        let status = "Name:\tcat\nUid:\t0\t1000\t0\t0\nGid:\t0\t100\t0\t0\nGroups:\t\n";
+        assert_eq!(ids(status), Some(Ids { uid: 1000, gid: 100 }));
+        assert_eq!(ids("Uid:\tx"), None);
     }
 }

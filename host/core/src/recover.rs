@@ -1,8 +1,8 @@
 //! What a host does when it starts: containers are the record, so it looks at what carries its labels. What was being
 //! made or let go is removed; what serves an agent is adopted, with its credentials read back, once it was seen to
-//! answer. Nothing is concluded from a listing that failed.
+//! answer; what is retained and sleeps is left asleep. Nothing is concluded from a listing that failed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +11,17 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
-use crate::catalog::{CatalogHandle, Service};
+use crate::catalog::Catalog;
 use crate::crash;
 use crate::ensure::Ensure;
+use crate::kept::{Not, TakeIn, made_with};
 use crate::name::{AgentName, Kind, Names, ProjectName, ServiceName};
+use crate::owner::Owner;
 use crate::people::People;
-use crate::plan::{Secrets, label};
-use crate::progress::ProgressSink;
-use crate::provision::{Confirm, NotMade};
+use crate::plan::label;
 use crate::registry::Registry;
-use crate::runtime::{Result, Runtime, RuntimeError, Unit, UnitState};
+use crate::runtime::{Result, RuntimeError, Unit, UnitState};
 use crate::sandbox::{Live, Serving};
-use crate::secret::Secret;
 
 /// How long a container that was found running may take to answer its probe. It has been up before, but a machine that
 /// starts a host has other things to do.
@@ -34,199 +33,187 @@ const AT_ONCE: usize = 8;
 ///
 /// # Errors
 /// When the runtime could not say what exists; nothing was changed then.
-pub async fn recover(
-    registry: &Registry,
-    runtime: &dyn Runtime,
-    catalog: &CatalogHandle,
-    names: &Names,
-    people: &People,
-) -> Result<()> {
+pub async fn recover(registry: &Registry, people: &People) -> Result<()> {
+    let ensure = registry.ensure_rules();
+    let names = ensure.names.clone();
     let base = names.base_labels();
     let labels: Vec<_> = base.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    let units = runtime.list(&labels).await?;
+    let units = ensure.runtime.list(&labels).await?;
+    let catalog = ensure.catalog.current();
+    let keyed = keyed(ensure, &catalog, people)?;
     // The runtime went away half way: nothing is decided on half of the answers.
-    let looks: Vec<_> = units.iter().map(|unit| look(unit, registry.ensure_rules(), runtime, catalog, names)).collect();
+    let looks: Vec<_> = units.iter().map(|unit| look(unit, ensure, &catalog, &keyed)).collect();
     let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
     crash::here("looked at what is there");
-    let mut sandboxes: BTreeMap<AgentName, Live> = BTreeMap::new();
+    let mut sandboxes: BTreeMap<Owner, Live> = BTreeMap::new();
     for (unit, found) in units.iter().zip(found) {
-        let adopted = match found {
+        let verdict = match found {
             Verdict::Keep(found) => {
-                let live = sandboxes.entry(found.agent.clone()).or_insert_with(|| Live::new(found.project.clone()));
-                let fits = live.project == found.project;
-                if fits {
+                let live = sandboxes.entry(found.owner.clone()).or_insert_with(|| Live::new(found.project.clone()));
+                if live.project == found.project {
                     live.services.insert(found.service, Arc::new(found.serving));
+                    tracing::info!(container = unit.name, "adopted");
+                    continue;
                 }
-                if fits { Ok(()) } else { Err("its agent has a sandbox of another project".to_owned()) }
+                Verdict::Remove("its agent has a sandbox of another project".to_owned())
             }
-            Verdict::Remove(why) => Err(why),
+            other => other,
         };
-        match adopted {
-            Ok(()) => tracing::info!(container = unit.name, "adopted"),
-            Err(why) => {
+        match verdict {
+            Verdict::Keep(_) | Verdict::Leave => {}
+            Verdict::Sleep(owner, why) => {
+                tracing::info!(container = unit.name, why, "put to sleep");
+                ensure.sleep(&owner, &unit.id).await;
+            }
+            Verdict::Remove(why) => {
                 tracing::info!(container = unit.name, why, "removed");
-                registry.leaving().let_go(&unit.id).await;
+                registry.leaving().let_go(&unit.id, folder(unit, &names)).await;
             }
         }
     }
-    for (agent, live) in sandboxes {
+    for (owner, live) in sandboxes {
         // Whose work has ended, or whose slug somebody else has now, has no sandbox.
         let project = live.project.clone();
-        let still = || people.work(&agent).is_some_and(|work| work.project == project);
-        if let Err(live) = registry.adopt(&agent, live, still) {
-            tracing::info!(%agent, "released, or it does not work on that project any more: removed");
-            join_all(live.services.values().map(|s| registry.leaving().let_go(&s.id))).await;
+        let still = || {
+            people.work(&owner.agent).is_some_and(|work| match &owner.keyed {
+                None => work.project == project,
+                Some(keyed) => work.tenant(&owner.agent) == keyed.tenant,
+            })
+        };
+        if let Err(live) = registry.adopt(&owner, live, still) {
+            tracing::info!(%owner, "released, or it does not work on that project any more: let go");
+            if owner.retains() {
+                join_all(live.services.values().map(|s| ensure.sleep(&owner, &s.id))).await;
+            } else {
+                ensure.let_go(live.services.values()).await;
+            }
         }
     }
+    remove_orphans(ensure, &units, &keyed).await;
     registry.recovered();
     // What was started again while the others were looked at was told to nobody.
     registry.doubt(None);
     Ok(())
 }
 
+fn folder<'a>(unit: &'a Unit, names: &Names) -> Option<&'a str> {
+    unit.labels.get(&names.label(label::FOLDER)).map(String::as_str)
+}
+
+/// Work folders that no container has and that nobody retains: a host that was killed left them.
+async fn remove_orphans(ensure: &Ensure, units: &[Unit], keyed: &BTreeMap<String, (Owner, ProjectName)>) {
+    let Some(folders) = &ensure.folders else { return };
+    let retained = keyed.values().filter(|(owner, _)| owner.retains()).map(|(owner, _)| owner.folder());
+    let used = units.iter().filter_map(|unit| folder(unit, &ensure.names)).map(str::to_owned);
+    let wanted: BTreeSet<_> = retained.chain(used).collect();
+    let names = match folders.names().await {
+        Ok(names) => names,
+        Err(e) => return tracing::warn!(error = %e, "work folders that nobody has stay until the next start"),
+    };
+    for name in names.into_iter().filter(|name| !wanted.contains(name)) {
+        tracing::info!(folder = name, "no container has it: removed");
+        if let Err(e) = folders.remove(&name).await {
+            tracing::warn!(error = %e, "a work folder could not be removed");
+        }
+    }
+}
+
+/// Everybody who is known by a key alone, by the name of the container: what is retained, and the boxes that the agents
+/// could have with the work they have.
+fn keyed(ensure: &Ensure, catalog: &Catalog, people: &People) -> Result<BTreeMap<String, (Owner, ProjectName)>> {
+    let mut all = BTreeMap::new();
+    let mut add = |owner: Owner, service: &ServiceName, project: ProjectName| {
+        if let Some(service) = catalog.services.get(service) {
+            all.insert(owner.container(&ensure.names, &service.slug), (owner, project));
+        }
+    };
+    for (agent, work) in people.all_work() {
+        for service in catalog.services.values().filter(|s| s.work_folder.is_some()) {
+            let owner = Owner::keyed(&ensure.names, &work.tenant(&agent), &service.name, false);
+            add(owner, &service.name, work.project.clone());
+        }
+    }
+    for row in ensure.store.kept().map_err(|e| RuntimeError::Failed(e.to_string()))? {
+        add(Owner::keyed(&ensure.names, &row.tenant, &row.service, true), &row.service, row.tenant.project.clone());
+    }
+    Ok(all)
+}
+
 /// What is to be done about a container.
 enum Verdict {
     Keep(Box<Found>),
+    /// It is asleep, or nobody knows whose it is.
+    Leave,
+    Sleep(Owner, String),
     Remove(String),
 }
 
 struct Found {
-    agent: AgentName,
+    owner: Owner,
     project: ProjectName,
     service: ServiceName,
     serving: Serving,
 }
 
-/// Why a container is not kept, or why that cannot be told.
-enum No {
-    Remove(String),
-    Unknown(RuntimeError),
-}
-
-impl From<String> for No {
-    fn from(why: String) -> Self {
-        Self::Remove(why)
-    }
-}
-
-impl From<&str> for No {
-    fn from(why: &str) -> Self {
-        Self::Remove(why.to_owned())
-    }
-}
-
 async fn look(
     unit: &Unit,
     ensure: &Ensure,
-    runtime: &dyn Runtime,
-    catalog: &CatalogHandle,
-    names: &Names,
+    catalog: &Catalog,
+    keyed: &BTreeMap<String, (Owner, ProjectName)>,
 ) -> Result<Verdict> {
-    // A panic over one container must not keep the host from starting.
-    match AssertUnwindSafe(read(unit, ensure, runtime, catalog, names)).catch_unwind().await {
-        Ok(Ok(found)) => Ok(Verdict::Keep(Box::new(found))),
-        Ok(Err(No::Remove(why))) => Ok(Verdict::Remove(why)),
-        Ok(Err(No::Unknown(error))) => Err(error),
-        Err(_) => Ok(Verdict::Remove("looking at it panicked".to_owned())),
+    let names = &ensure.names;
+    let known = keyed.get(&unit.name);
+    let retained = matches!(names.read(&unit.name), Kind::Keyed { retained: true, .. });
+    if retained && (known.is_none() || unit.state != UnitState::Running) {
+        return Ok(Verdict::Leave);
     }
+    // A panic over one container must not keep the host from starting.
+    let why = match AssertUnwindSafe(read(unit, ensure, catalog, known)).catch_unwind().await {
+        Ok(Ok(found)) => return Ok(Verdict::Keep(Box::new(found))),
+        Ok(Err(Not::Known(error))) => return Err(error),
+        Ok(Err(Not::Fit(why))) => why,
+        Err(_) => "looking at it panicked".to_owned(),
+    };
+    Ok(match known {
+        Some((owner, _)) if retained => Verdict::Sleep(owner.clone(), why),
+        _ => Verdict::Remove(why),
+    })
 }
 
 /// What a container is.
 async fn read(
     unit: &Unit,
     ensure: &Ensure,
-    runtime: &dyn Runtime,
-    catalog: &CatalogHandle,
-    names: &Names,
-) -> Result<Found, No> {
-    let Kind::Sandbox { slug, agent } = names.read(&unit.name) else {
-        return Err("it was being made or let go".into());
+    catalog: &Catalog,
+    keyed: Option<&(Owner, ProjectName)>,
+) -> Result<Found, Not> {
+    let names = &ensure.names;
+    let slug = match names.read(&unit.name) {
+        Kind::Sandbox { slug, .. } | Kind::Keyed { slug, .. } => slug,
+        Kind::Making | Kind::Leaving | Kind::Other => return Err("it was being made or let go".into()),
     };
     if unit.state != UnitState::Running {
         return Err("it does not run".into());
     }
     let text = |key: &str| unit.labels.get(&names.label(key)).cloned().ok_or_else(|| format!("it has no label {key}"));
-    let agent = AgentName::new(agent).map_err(|e| e.to_string())?;
-    if text(label::OWNER)? != names.owner(&agent) {
+    let (owner, project) = match (names.read(&unit.name), keyed) {
+        (Kind::Sandbox { agent, .. }, _) => {
+            let agent = AgentName::new(agent).map_err(|e| e.to_string())?;
+            (Owner::agent(&agent), ProjectName::new(text(label::PROJECT)?).map_err(|e| e.to_string())?)
+        }
+        (_, Some((owner, project))) => (owner.clone(), project.clone()),
+        (_, None) => return Err("nobody has it any more".into()),
+    };
+    if text(label::OWNER)? != owner.label(names) {
         return Err("its name and its owner differ".into());
     }
-    let project = ProjectName::new(text(label::PROJECT)?).map_err(|e| e.to_string())?;
     let name = ServiceName::new(text(label::SERVICE)?).map_err(|e| e.to_string())?;
-    let features: Vec<String> =
-        text(label::FEATURES)?.split(',').filter(|f| !f.is_empty()).map(str::to_owned).collect();
-    let superuser = text(label::SUPERUSER)? == "1";
-    let services = catalog.current();
-    let service = services.services.get(&name).ok_or_else(|| format!("`{name}` is not available any more"))?;
+    let (features, superuser) = made_with(unit, names).ok_or("its labels do not say what it was made with")?;
+    let service = catalog.services.get(&name).ok_or_else(|| format!("`{name}` is not available any more"))?;
     if service.slug.as_str() != slug {
         return Err("its service has another slug now".into());
     }
-    let environment = match runtime.environment(&unit.id).await {
-        Ok(environment) => environment,
-        Err(e @ (RuntimeError::Unreachable(_) | RuntimeError::Deadline(_))) => return Err(No::Unknown(e)),
-        Err(e) => return Err(No::Remove(format!("its environment cannot be read: {e}"))),
-    };
-    let serving = adopt(unit, ensure, service, names, &environment, features, superuser).await?;
-    Ok(Found { agent, project, service: name, serving })
-}
-
-async fn adopt(
-    unit: &Unit,
-    ensure: &Ensure,
-    service: &Service,
-    names: &Names,
-    environment: &[(String, String)],
-    features: Vec<String>,
-    superuser: bool,
-) -> Result<Serving, No> {
-    let checked = service.recipe(&features, false, superuser).await.map_err(|e| e.to_string())?;
-    let container = &checked.recipe().container;
-    if container.port.is_some() && unit.published_port.is_some() != ensure.limits().publish {
-        return Err("ports are published differently now".into());
-    }
-    let read = |key: String| environment.iter().find(|(k, _)| *k == key).map(|(_, v)| Secret::new(v));
-    let secrets = match &container.account {
-        None => None,
-        Some(_) => Some(Secrets {
-            password: read(names.password_variable()).ok_or("its password cannot be read back")?,
-            admin: read(names.admin_password_variable()),
-        }),
-    };
-    let confirm = Confirm {
-        maker: &ensure.maker(),
-        service,
-        checked: &checked,
-        secrets: secrets.as_ref(),
-        unit,
-        progress: &ProgressSink::silent(),
-    };
-    // Before it is tried: if it is started again meanwhile, that is found out later.
-    let run = run_of(unit, ensure).await?;
-    match confirm.still_good(STILL_GOOD).await {
-        Ok(()) => {}
-        Err(NotMade::Away(why)) => return Err(No::Unknown(RuntimeError::Unreachable(why))),
-        Err(NotMade::Failed(failure)) => return Err(failure.into_error().message.into()),
-        Err(NotMade::Cancelled) => return Err("its adoption was cancelled".into()),
-    }
-    Ok(Serving {
-        id: unit.id.clone(),
-        name: unit.name.clone(),
-        port: container.port,
-        published_port: unit.published_port,
-        account: container.account.clone(),
-        secrets,
-        features: features.into_iter().collect(),
-        superuser,
-        variables: checked.recipe().variables.clone(),
-        created: unit.created,
-        run,
-    })
-}
-
-/// Which run a container is in, which its listing did not tell.
-async fn run_of(unit: &Unit, ensure: &Ensure) -> Result<Option<String>, No> {
-    match ensure.maker().runtime.inspect(&unit.id).await {
-        Ok(unit) => Ok(unit.run),
-        Err(RuntimeError::NotFound(_)) => Err("it is gone".into()),
-        Err(e) => Err(No::Unknown(e)),
-    }
+    let how = TakeIn::Serving(STILL_GOOD);
+    let serving = ensure.take_in(unit, &owner, service, features, superuser, how).await?;
+    Ok(Found { owner, project, service: name, serving })
 }

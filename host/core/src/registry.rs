@@ -22,9 +22,11 @@ use crate::ensure::{Ensure, Limits};
 use crate::error::{Code, Error};
 use crate::failure;
 use crate::leaving::Leaving;
-use crate::name::{AgentName, ServiceName};
+use crate::name::{AgentName, Names, ServiceName};
+use crate::owner::Owner;
 use crate::progress::Progress;
 use crate::sandbox::{Live, Want};
+use crate::store::KeptRow;
 
 /// How long a release waits until names are free and what was being made is gone; it goes on behind after that.
 const RELEASE_WAIT: Duration = Duration::from_secs(10);
@@ -74,11 +76,34 @@ pub(crate) struct Entry {
     /// When containers of this agent were remade.
     pub(crate) remakes: Mutex<VecDeque<Instant>>,
     lease_until: Mutex<Option<Instant>>,
+    /// How many commands and transfers are under way. It grows only under the state's lock.
+    in_flight: AtomicUsize,
 }
 
 impl Entry {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps what an owner has from being put to sleep or closed for idleness, until it is dropped.
+pub struct InFlight {
+    registry: Arc<Registry>,
+    entry: Arc<Entry>,
+}
+
+impl InFlight {
+    /// Whether nothing else is under way there.
+    pub fn is_alone(&self) -> bool {
+        self.entry.in_flight.load(Ordering::SeqCst) == 1
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        // It was in use until now.
+        self.registry.start_lease(&self.entry);
+        self.entry.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -96,9 +121,11 @@ pub struct Snapshot {
 /// Every agent's sandbox.
 pub struct Registry {
     ensure: Ensure,
-    entries: Mutex<BTreeMap<AgentName, Arc<Entry>>>,
-    /// How many entries are not absent.
+    entries: Mutex<BTreeMap<Owner, Arc<Entry>>>,
+    /// How many entries of what is throwaway are not absent.
     occupied: AtomicUsize,
+    /// How many entries of what is retained are not absent.
+    awake: AtomicUsize,
     flights: AtomicU64,
     /// Whether the host goes down: nothing new is started.
     closed: AtomicBool,
@@ -110,6 +137,8 @@ pub struct Registry {
 pub type Listener = Arc<dyn Fn(Progress) + Send + Sync>;
 
 enum Next {
+    /// As many as may be are awake.
+    Full,
     Join(watch::Receiver<Option<Outcome>>, broadcast::Receiver<Progress>),
     Wait(watch::Receiver<bool>),
 }
@@ -121,6 +150,7 @@ impl Registry {
             ensure,
             entries: Mutex::default(),
             occupied: AtomicUsize::new(0),
+            awake: AtomicUsize::new(0),
             flights: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             early: Mutex::new(Some(BTreeSet::new())),
@@ -140,17 +170,39 @@ impl Registry {
         self.ensure.leaving()
     }
 
-    /// How many agents have a sandbox, or are about to.
-    pub fn occupied(&self) -> usize {
-        self.occupied.load(Ordering::Relaxed)
+    /// How many sandboxes there are or are about to be, and how many retained things are awake.
+    pub fn occupied(&self) -> (usize, usize) {
+        (self.occupied.load(Ordering::Relaxed), self.awake.load(Ordering::Relaxed))
     }
 
-    fn find(&self, agent: &AgentName) -> Option<Arc<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).get(agent).cloned()
+    fn count(&self, owner: &Owner) -> &AtomicUsize {
+        if owner.retains() { &self.awake } else { &self.occupied }
     }
 
-    fn entry(&self, agent: &AgentName) -> Arc<Entry> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).entry(agent.clone()).or_default().clone()
+    /// Everything that an agent has or had.
+    pub fn owners_of(&self, agent: &AgentName) -> Vec<Owner> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = entries.range(Owner::agent(agent)..);
+        from.map(|(owner, _)| owner).take_while(|owner| owner.agent == *agent).cloned().collect()
+    }
+
+    /// Marks what an owner has, or is about to have, as in use.
+    pub fn in_flight(self: &Arc<Self>, owner: &Owner) -> InFlight {
+        let entry = self.entry(owner);
+        {
+            // Whoever decides that it is idle holds this.
+            let _state = entry.lock();
+            entry.in_flight.fetch_add(1, Ordering::SeqCst);
+        }
+        InFlight { registry: self.clone(), entry }
+    }
+
+    fn find(&self, owner: &Owner) -> Option<Arc<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).get(owner).cloned()
+    }
+
+    fn entry(&self, owner: &Owner) -> Arc<Entry> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).entry(owner.clone()).or_default().clone()
     }
 
     /// Makes sure that `agent` has what is wanted, and answers it. Dropping the future only detaches. `still` is asked
@@ -160,7 +212,7 @@ impl Registry {
     /// What the caller is told.
     pub async fn ensure(
         self: &Arc<Self>,
-        agent: &AgentName,
+        owner: &Owner,
         want: &Want,
         deadline: Duration,
         still: &(dyn Fn() -> Result<(), Error> + Sync),
@@ -168,15 +220,21 @@ impl Registry {
     ) -> Result<Live, Error> {
         let until = Instant::now() + deadline;
         let late = |_| failure::deadline(deadline);
-        let entry = self.entry(agent);
+        let entry = self.entry(owner);
         for round in 1.. {
-            let (mut outcome, progress) = match self.next(agent, &entry, want, still)? {
+            let (mut outcome, progress) = match self.next(owner, &entry, want, still)? {
                 Next::Wait(mut gone) => {
                     // The sender always turns it true before it goes; either way the state is to be looked at again.
                     let gone = tokio::time::timeout_at(until, gone.wait_for(|gone| *gone)).await.map_err(late)?;
                     // Whoever would have said so died.
                     gone.map_err(|_| Error::internal())?;
                     continue;
+                }
+                Next::Full if self.make_room().await => continue,
+                Next::Full => {
+                    let message = format!("{} retained things are awake and all of them are busy", self.limits().max_awake);
+                    let remediate = "call again when a command has ended; the operator sets `[retention] max_live`";
+                    return Err(Error::retry(Code::Capacity, 10, message, remediate));
                 }
                 Next::Join(outcome, progress) => (outcome, progress),
             };
@@ -202,7 +260,7 @@ impl Registry {
     /// Joins what is under way, or starts it.
     fn next(
         self: &Arc<Self>,
-        agent: &AgentName,
+        owner: &Owner,
         entry: &Arc<Entry>,
         want: &Want,
         still: &(dyn Fn() -> Result<(), Error> + Sync),
@@ -227,9 +285,12 @@ impl Registry {
                 return Ok(Next::Join(flight.outcome.clone(), flight.progress.subscribe()));
             }
             State::Absent => {
-                let max = self.limits().max_live;
+                let max = if owner.retains() { self.limits().max_awake } else { self.limits().max_live };
                 let room = |n: usize| (n < max).then_some(n + 1);
-                if self.occupied.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
+                if self.count(owner).fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
+                    if owner.retains() {
+                        return Ok(Next::Full);
+                    }
                     let message = format!("{max} sandboxes are live, and more are not allowed");
                     let remediate =
                         "call again when another agent has released its own; the operator sets `[sandbox] max_live`";
@@ -257,7 +318,7 @@ impl Registry {
         let next = Next::Join(flight.outcome.clone(), flight.progress.subscribe());
         let fly = Fly {
             registry: self.clone(),
-            agent: agent.clone(),
+            owner: owner.clone(),
             entry: entry.clone(),
             id,
             cancel: flight.cancel.clone(),
@@ -271,13 +332,40 @@ impl Registry {
         Ok(next)
     }
 
-    /// Lets go what `agent` has and stops what is being made for it. Answers the services it had; for none, at once.
+    /// Lets go everything that `agent` has and stops what is being made for it; what is retained goes to sleep. Answers the
+    /// services it had; for none, at once.
     pub async fn release(self: &Arc<Self>, agent: &AgentName, why: &str) -> Vec<ServiceName> {
         // Before the entry is looked at: then either this is seen when the sandbox is adopted, or the sandbox is seen here.
         if let Some(early) = &mut *self.early.lock().unwrap_or_else(PoisonError::into_inner) {
             early.insert(agent.clone());
         }
-        self.release_if(agent, why, |_, _| true).await
+        let owners = self.owners_of(agent);
+        join_all(owners.iter().map(|owner| self.release_if(owner, why, |_, _| true))).await.concat()
+    }
+
+    /// Lets go what one owner has.
+    pub async fn release_owner(self: &Arc<Self>, owner: &Owner, why: &str) -> Vec<ServiceName> {
+        self.release_if(owner, why, |_, _| true).await
+    }
+
+    /// Puts the retained thing to sleep that was used least recently and is not in use. Answers whether there was one.
+    async fn make_room(self: &Arc<Self>) -> bool {
+        let idle = |entry: &Entry, state: &State| {
+            matches!(state, State::Live(_)) && entry.in_flight.load(Ordering::SeqCst) == 0
+        };
+        let mut candidates: Vec<_> = {
+            let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            let retained = entries.iter().filter(|(owner, entry)| owner.retains() && idle(entry, &entry.lock()));
+            let last_use = |entry: &Entry| *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner);
+            retained.map(|(owner, entry)| (last_use(entry), owner.clone())).collect()
+        };
+        candidates.sort();
+        for (_, owner) in candidates {
+            if !self.release_if(&owner, "room was needed, and it was used least recently", idle).await.is_empty() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Starts nothing new from now on.
@@ -297,23 +385,36 @@ impl Registry {
     /// Lets an agent's sandbox go, and what is being made for it, if it has called nothing since. Decided under the entry's lock.
     pub(crate) async fn release_departed(self: &Arc<Self>, agent: &AgentName, since: Instant) {
         let silent = |entry: &Entry, _: &State| !self.called_since(entry, since);
-        self.release_if(agent, "its container ended", silent).await;
+        let owners = self.owners_of(agent);
+        join_all(owners.iter().map(|owner| self.release_if(owner, "its container ended", silent))).await;
     }
 
     /// Lets an agent's sandbox go if its lease ran out and nothing was asked for within `grace`. Decided under the entry's
     /// lock: a call that came in between has renewed the lease.
-    pub async fn release_idle(self: &Arc<Self>, agent: &AgentName, grace: Duration) {
+    pub async fn release_idle(self: &Arc<Self>, owner: &Owner, grace: Duration) {
         let idle = |entry: &Entry, state: &State| matches!(state, State::Live(_)) && self.lease_is_over(entry, grace);
-        self.release_if(agent, "its lease ran out and it does not run", idle).await;
+        self.release_if(owner, "its lease ran out and it does not run", idle).await;
+    }
+
+    /// Puts to sleep or closes what stands alone and has not been in use for long enough.
+    pub async fn release_unused(self: &Arc<Self>, owner: &Owner) {
+        let limits = self.limits();
+        let bound = if owner.retains() { limits.idle_sleep } else { limits.idle_close };
+        let unused = |entry: &Entry, state: &State| {
+            let until = *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner);
+            let idle = until.is_none_or(|until| Instant::now() + limits.lease >= until + bound);
+            idle && matches!(state, State::Live(_)) && entry.in_flight.load(Ordering::SeqCst) == 0
+        };
+        self.release_if(owner, "it was not in use", unused).await;
     }
 
     async fn release_if(
         self: &Arc<Self>,
-        agent: &AgentName,
+        owner: &Owner,
         why: &str,
         wanted: impl FnOnce(&Entry, &State) -> bool,
     ) -> Vec<ServiceName> {
-        let Some(entry) = self.find(agent) else { return Vec::new() };
+        let Some(entry) = self.find(owner) else { return Vec::new() };
         let names = |live: &Live| live.services.keys().cloned().collect();
         let (services, mut gone): (Vec<ServiceName>, _) = {
             let mut state = entry.lock();
@@ -335,10 +436,10 @@ impl Registry {
                     let (tx, gone) = watch::channel(false);
                     *state = State::LettingGo(gone.clone());
                     let services = names(&live);
-                    let (this, entry) = (self.clone(), entry.clone());
+                    let (this, entry, owner) = (self.clone(), entry.clone(), owner.clone());
                     tokio::spawn(async move {
-                        this.let_go_all(&live).await;
-                        this.vacate(&entry);
+                        this.let_go_all(&owner, &live).await;
+                        this.vacate(&owner, &entry);
                         tx.send_replace(true);
                     });
                     (services, gone)
@@ -348,38 +449,42 @@ impl Registry {
         crash::here("release decided");
         if !services.is_empty() {
             let names: Vec<_> = services.iter().map(ServiceName::as_str).collect();
-            tracing::info!(target: "audit", %agent, services = ?names, why, "released");
+            tracing::info!(target: "audit", %owner, services = ?names, why, "released");
         }
         if tokio::time::timeout(RELEASE_WAIT, gone.wait_for(|gone| *gone)).await.is_err() {
-            tracing::warn!(%agent, "released; the removal takes longer and goes on");
+            tracing::warn!(%owner, "released; the removal takes longer and goes on");
         }
         services
     }
 
-    async fn let_go_all(&self, live: &Live) {
-        join_all(live.services.values().map(|s| self.leaving().let_go(&s.id))).await;
+    async fn let_go_all(&self, owner: &Owner, live: &Live) {
+        if owner.retains() {
+            join_all(live.services.values().map(|s| self.ensure.sleep(owner, &s.id))).await;
+        } else {
+            self.ensure.let_go(live.services.values()).await;
+        }
     }
 
-    fn vacate(&self, entry: &Entry) {
+    fn vacate(&self, owner: &Owner, entry: &Entry) {
         *entry.lock() = State::Absent;
-        self.occupied.fetch_sub(1, Ordering::Relaxed);
+        self.count(owner).fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Takes in what was found running when the host started.
     ///
     /// `still` is asked under the entry's lock whether the agent still works on that project; if not, or if it was released
     /// since the host started, it is handed back.
-    pub(crate) fn adopt(&self, agent: &AgentName, live: Live, still: impl FnOnce() -> bool) -> Result<(), Live> {
-        let entry = self.entry(agent);
+    pub(crate) fn adopt(&self, owner: &Owner, live: Live, still: impl FnOnce() -> bool) -> Result<(), Live> {
+        let entry = self.entry(owner);
         let mut state = entry.lock();
         let early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
-        let released = early.as_ref().is_some_and(|early| early.contains(agent));
+        let released = early.as_ref().is_some_and(|early| early.contains(&owner.agent));
         drop(early);
         if released || !still() || !matches!(*state, State::Absent) {
             return Err(live);
         }
         *state = State::Live(live);
-        self.occupied.fetch_add(1, Ordering::Relaxed);
+        self.count(owner).fetch_add(1, Ordering::Relaxed);
         drop(state);
         self.start_lease(&entry);
         Ok(())
@@ -390,11 +495,20 @@ impl Registry {
         *self.early.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Starts the agent's lease anew.
+    /// Starts the agent's leases anew.
     pub fn renew(&self, agent: &AgentName) {
-        if let Some(entry) = self.find(agent) {
-            self.start_lease(&entry);
+        for owner in self.owners_of(agent) {
+            if let Some(entry) = self.find(&owner) {
+                self.start_lease(&entry);
+            }
         }
+    }
+
+    /// The owner labels of everybody whose containers a flight is busy with.
+    pub(crate) fn being_changed(&self, names: &Names) -> BTreeSet<String> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = entries.iter().filter(|(_, e)| matches!(*e.lock(), State::Making(_) | State::LettingGo(_)));
+        busy.map(|(owner, _)| owner.label(names)).collect()
     }
 
     fn start_lease(&self, entry: &Entry) {
@@ -403,8 +517,8 @@ impl Registry {
     }
 
     /// What the agent has, from the books alone.
-    pub fn snapshot(&self, agent: &AgentName) -> Snapshot {
-        let Some(entry) = self.find(agent) else { return Snapshot { state: "absent", live: None, lease: None } };
+    pub fn snapshot(&self, owner: &Owner) -> Snapshot {
+        let Some(entry) = self.find(owner) else { return Snapshot { state: "absent", live: None, lease: None } };
         let (state, live) = match &*entry.lock() {
             State::Absent => ("absent", None),
             // A call that only checks what is there changes nothing about it.
@@ -419,7 +533,7 @@ impl Registry {
     }
 
     /// Everybody who has or is about to have a sandbox.
-    pub fn owners(&self) -> Vec<AgentName> {
+    pub fn owners(&self) -> Vec<Owner> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().filter(|(_, e)| !matches!(*e.lock(), State::Absent)).map(|(a, _)| a.clone()).collect()
     }
@@ -440,6 +554,60 @@ impl Registry {
         if !making {
             self.ensure.forget_doubts(&self.known_ids());
         }
+    }
+
+    /// Counts time for what is asleep, and deletes what has been for long enough.
+    pub(crate) async fn expire(&self, passed: Duration) {
+        let store = &self.ensure.store;
+        let rows = match store.kept() {
+            Ok(rows) => rows,
+            Err(e) => return tracing::warn!(error = %e, "nothing expires: what is retained cannot be read"),
+        };
+        for row in rows {
+            let owner = Owner::keyed(&self.ensure.names, &row.tenant, &row.service, true);
+            if self.find(&owner).is_some_and(|entry| !matches!(*entry.lock(), State::Absent)) {
+                continue;
+            }
+            let asleep = row.asleep_secs.saturating_add(passed.as_secs());
+            if asleep >= self.limits().delete_after.as_secs() {
+                self.delete(&owner, &row).await;
+            } else if let Err(e) = store.set_asleep(&row.key, &row.service, asleep) {
+                tracing::warn!(error = %e, "for how long something sleeps cannot be noted");
+            }
+        }
+    }
+
+    /// Deletes what an agent that is no more retained.
+    pub(crate) async fn delete_retained(&self, agent: &AgentName) {
+        let store = &self.ensure.store;
+        for row in store.kept().unwrap_or_default().iter().filter(|row| row.tenant.agent == *agent) {
+            // If it cannot be deleted now, the next sweep finds it expired.
+            if let Err(e) = store.set_asleep(&row.key, &row.service, self.limits().delete_after.as_secs()) {
+                tracing::warn!(error = %e, "it stays until it expires");
+            }
+            self.delete(&Owner::keyed(&self.ensure.names, &row.tenant, &row.service, true), row).await;
+        }
+    }
+
+    /// Deletes something retained that nobody has, with its data.
+    async fn delete(&self, owner: &Owner, row: &KeptRow) {
+        let entry = self.entry(owner);
+        let (tx, gone) = watch::channel(false);
+        {
+            // A call that comes meanwhile waits, and then makes it anew.
+            let mut state = entry.lock();
+            if !matches!(*state, State::Absent) {
+                return;
+            }
+            *state = State::LettingGo(gone);
+            self.count(owner).fetch_add(1, Ordering::Relaxed);
+        }
+        match self.ensure.delete_kept(row).await {
+            Ok(()) => tracing::info!(target: "audit", %owner, service = %row.service, "deleted"),
+            Err(e) => tracing::warn!(%owner, error = %e, "not deleted yet; the next sweep tries again"),
+        }
+        self.vacate(owner, &entry);
+        tx.send_replace(true);
     }
 
     /// The ids of everything that is live.
@@ -510,7 +678,7 @@ async fn listen(
 /// The task of a flight.
 struct Fly {
     registry: Arc<Registry>,
-    agent: AgentName,
+    owner: Owner,
     entry: Arc<Entry>,
     id: u64,
     cancel: CancellationToken,
@@ -528,11 +696,11 @@ impl Fly {
                 _ => break,
             };
             let round =
-                self.registry.ensure.round(&self.agent, &self.entry, &wanted, &mut held, &self.cancel, &self.progress);
+                self.registry.ensure.round(&self.owner, &self.entry, &wanted, &mut held, &self.cancel, &self.progress);
             let result = match std::panic::AssertUnwindSafe(round).catch_unwind().await {
                 Ok(result) => result,
                 Err(_) => {
-                    tracing::error!(agent = %self.agent, "a provision panicked");
+                    tracing::error!(owner = %self.owner, "a provision panicked");
                     // What it was making has been discarded by its maker; what was held is still on our hands.
                     Err(Error::internal())
                 }
@@ -551,7 +719,7 @@ impl Fly {
                 Some(live) => *state = State::Live(live),
                 None => {
                     *state = State::Absent;
-                    self.registry.occupied.fetch_sub(1, Ordering::Relaxed);
+                    self.registry.count(&self.owner).fetch_sub(1, Ordering::Relaxed);
                 }
             }
             drop(state);
@@ -564,9 +732,9 @@ impl Fly {
         let error = if closed { failure::not_serving("shutting down") } else { failure::released() };
         self.outcome.send_replace(Some(Outcome { live: None, error: Some(error), wanted: None }));
         if let Some(live) = held {
-            self.registry.let_go_all(&live).await;
+            self.registry.let_go_all(&self.owner, &live).await;
         }
-        self.registry.vacate(&self.entry);
+        self.registry.vacate(&self.owner, &self.entry);
         self.done.send_replace(true);
     }
 }

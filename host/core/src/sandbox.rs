@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use crate::engine::{Account, Variable};
+use crate::folders::{Folder, Ids};
 use crate::name::{Names, ProjectName, ServiceName};
 use crate::plan::{self, FillError, Secrets};
 
@@ -17,6 +18,8 @@ pub struct Want {
     pub project: ProjectName,
     /// Whether its accounts are without restrictions.
     pub superuser: bool,
+    /// Whether its boxes are in the sandbox network.
+    pub box_network: bool,
     /// Every service, with the features that it must have at least.
     pub services: BTreeMap<ServiceName, BTreeSet<String>>,
 }
@@ -58,6 +61,33 @@ pub struct Serving {
     pub created: SystemTime,
     /// The run that it was made in: in another one, its data is gone.
     pub run: Option<String>,
+    /// Its work folder, for a box.
+    pub work: Option<WorkFolder>,
+}
+
+/// The work folder of a box that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkFolder {
+    /// The folder.
+    pub folder: Folder,
+    /// Whom its files belong to: the box's user.
+    pub user: Ids,
+    /// Whether the box is in the sandbox network.
+    pub networked: bool,
+}
+
+impl Serving {
+    /// Whether it has the features, the kind of account and the network that are wanted.
+    pub fn lacks_nothing(&self, features: &BTreeSet<String>, want: &Want) -> bool {
+        self.superuser == want.superuser
+            && self.features.is_superset(features)
+            && self.work.as_ref().is_none_or(|work| work.networked == want.box_network)
+    }
+
+    /// The work folder that goes with it, where it is throwaway.
+    pub fn folder(&self) -> Option<&str> {
+        self.work.as_ref().map(|work| work.folder.name.as_str())
+    }
 }
 
 /// The sandbox of an agent.
@@ -80,14 +110,9 @@ impl Live {
         self.project == want.project
             && self.services.len() == want.services.len()
             && want.services.iter().all(|(service, features)| {
-                self.services.get(service).is_some_and(|s| lacks_nothing(s, features, want.superuser))
+                self.services.get(service).is_some_and(|s| s.lacks_nothing(features, want))
             })
     }
-}
-
-/// Whether a container has the features and the kind of account that are wanted.
-pub fn lacks_nothing(serving: &Serving, features: &BTreeSet<String>, superuser: bool) -> bool {
-    serving.superuser == superuser && serving.features.is_superset(features)
 }
 
 /// What an agent is told about one service. Every key is always there.

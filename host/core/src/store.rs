@@ -44,7 +44,7 @@ CREATE TABLE projects (name TEXT PRIMARY KEY, declared TEXT NOT NULL) STRICT;
 const SCHEMA_2: &str = "
 CREATE TABLE kept (
     key TEXT NOT NULL, service TEXT NOT NULL, project TEXT NOT NULL, agent TEXT NOT NULL, incarnation INTEGER,
-    password TEXT, admin_password TEXT, asleep_secs INTEGER NOT NULL, PRIMARY KEY (key, service)
+    password TEXT, admin_password TEXT, made INTEGER NOT NULL, asleep_secs INTEGER NOT NULL, PRIMARY KEY (key, service)
 ) STRICT;
 ";
 
@@ -59,6 +59,8 @@ pub struct KeptRow {
     pub tenant: Tenant,
     /// Its passwords, where it has an account.
     pub secrets: Option<Secrets>,
+    /// Whether it was whole once: before that its data is of no use to anybody.
+    pub made: bool,
     /// For how long it has been asleep, in seconds of this host's running time.
     pub asleep_secs: u64,
 }
@@ -303,7 +305,7 @@ impl Store {
     pub fn kept(&self) -> Result<Vec<KeptRow>, StoreError> {
         let db = self.db();
         let mut query = db.prepare(
-            "SELECT key, service, project, agent, incarnation, password, admin_password, asleep_secs FROM kept
+            "SELECT key, service, project, agent, incarnation, password, admin_password, made, asleep_secs FROM kept
              ORDER BY key, service",
         )?;
         let rows = query.query_map([], |r| {
@@ -318,7 +320,8 @@ impl Store {
                     incarnation: r.get::<_, Option<i64>>(4)?.map(i64::cast_unsigned),
                 },
                 secrets: password.map(|p| Secrets { password: Secret::new(&p), admin: admin.map(|a| Secret::new(&a)) }),
-                asleep_secs: r.get::<_, i64>(7)?.cast_unsigned(),
+                made: r.get(7)?,
+                asleep_secs: r.get::<_, i64>(8)?.cast_unsigned(),
             })
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
@@ -331,7 +334,7 @@ impl Store {
     pub fn add_kept(&self, row: &KeptRow) -> Result<(), StoreError> {
         let secrets = row.secrets.as_ref();
         self.db().execute(
-            "INSERT INTO kept VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            "INSERT INTO kept VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             params![
                 row.key,
                 row.service.as_str(),
@@ -340,9 +343,20 @@ impl Store {
                 row.tenant.incarnation.map(u64::cast_signed),
                 secrets.map(|s| s.password.reveal()),
                 secrets.and_then(|s| s.admin.as_ref()).map(Secret::reveal),
+                row.made,
                 row.asleep_secs.cast_signed(),
             ],
         )?;
+        Ok(())
+    }
+
+    /// Notes that something is whole.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set_made(&self, key: &str, service: &ServiceName) -> Result<(), StoreError> {
+        let sql = "UPDATE kept SET made = 1, asleep_secs = 0 WHERE key = ?1 AND service = ?2";
+        self.db().execute(sql, params![key, service.as_str()])?;
         Ok(())
     }
 
@@ -422,6 +436,7 @@ mod tests {
             service: ServiceName::new("box").unwrap(),
             tenant: tenant(incarnation),
             secrets,
+            made: false,
             asleep_secs: 0,
         };
         let secrets = Secrets { password: Secret::new("p"), admin: Some(Secret::new("q")) };
@@ -430,10 +445,11 @@ mod tests {
             let store = Store::open(&path).unwrap();
             rows.iter().for_each(|row| store.add_kept(row).unwrap());
             assert!(store.add_kept(&rows[0]).is_err());
+            store.set_made("k1", &rows[0].service).unwrap();
             store.set_asleep("k1", &rows[0].service, 60).unwrap();
         }
         let store = Store::open(&path).unwrap();
-        assert_eq!(store.kept().unwrap(), [KeptRow { asleep_secs: 60, ..rows[0].clone() }, rows[1].clone()]);
+        assert_eq!(store.kept().unwrap(), [KeptRow { made: true, asleep_secs: 60, ..rows[0].clone() }, rows[1].clone()]);
         store.remove_kept("k1", &rows[0].service).unwrap();
         assert_eq!(store.kept().unwrap(), rows[1..]);
     }

@@ -1,0 +1,120 @@
+//! What the core needs of whatever keeps the work folders of boxes on this machine. A folder is reached by its name and
+//! never by a path, and what a caller names inside of it is contained there while it is opened.
+
+use async_trait::async_trait;
+use serde::Serialize;
+
+/// A work folder: its name here, and where it is mounted in its box.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Folder {
+    /// Its name, `[A-Za-z0-9_-]{1,128}`.
+    pub name: String,
+    /// Its absolute path in the box.
+    pub inside: String,
+}
+
+/// A user and a group, as numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ids {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
+/// What was read of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Content {
+    /// The bytes from the offset on.
+    pub bytes: Vec<u8>,
+    /// The size of the whole file, in bytes.
+    pub size: u64,
+}
+
+/// Something in a folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Item {
+    /// Its path, relative to the work folder.
+    pub path: String,
+    /// `file`, `directory`, `link` or `other`.
+    pub kind: &'static str,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its permission bits.
+    pub mode: u32,
+    /// When it was changed, in seconds since 1970.
+    pub modified_unix: i64,
+    /// Where it leads, for a link.
+    pub target: Option<String>,
+}
+
+/// What a folder holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    /// By path.
+    pub items: Vec<Item>,
+    /// Whether there are more than were asked for.
+    pub truncated: bool,
+}
+
+/// Why a folder did not do what it was asked. No message names a path of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FolderError {
+    /// There is no such thing.
+    #[error("there is no `{0}`")]
+    NotFound(String),
+    /// It would lead out of the work folder, or is no path.
+    #[error("`{0}` is not in the work folder")]
+    Outside(String),
+    /// It is of another kind than it must be.
+    #[error("`{path}` is not {wanted}")]
+    Kind {
+        /// What was named.
+        path: String,
+        /// What it must be.
+        wanted: &'static str,
+    },
+    /// It changed again and again while it was opened.
+    #[error("`{0}` kept changing while it was opened")]
+    Busy(String),
+    /// No space is left for it.
+    #[error("there is no space left")]
+    Full,
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Result of a call.
+pub type Result<T> = std::result::Result<T, FolderError>;
+
+/// What keeps work folders.
+#[async_trait]
+pub trait Folders: Send + Sync + 'static {
+    /// Makes a folder, if there is none of that name, and answers its path on this machine.
+    async fn make(&self, folder: &Folder) -> Result<String>;
+
+    /// Every folder's name.
+    async fn names(&self) -> Result<Vec<String>>;
+
+    /// Removes a folder with all that is in it. Removing one that is not there is fine.
+    async fn remove(&self, name: &str) -> Result<()>;
+
+    /// Gives the folder itself to a user.
+    async fn give(&self, folder: &Folder, to: Ids) -> Result<()>;
+
+    /// Reads of a regular file at most `limit` bytes from `offset` on.
+    async fn read(&self, folder: &Folder, path: &str, offset: u64, limit: u64) -> Result<Content>;
+
+    /// Writes a file, whole or not at all, that belongs to `to`; missing directories before it are made.
+    async fn write(&self, folder: &Folder, path: &str, bytes: Vec<u8>, mode: Option<u32>, to: Ids) -> Result<()>;
+
+    /// Removes a file.
+    async fn unlink(&self, folder: &Folder, path: &str) -> Result<()>;
+
+    /// Lists a directory, all below it where `recursive`.
+    async fn list(&self, folder: &Folder, path: &str, recursive: bool, limit: usize) -> Result<Listing>;
+
+    /// How many bytes a folder holds. It may stop counting beyond `limit`.
+    async fn usage(&self, name: &str, limit: u64) -> Result<u64>;
+}

@@ -1,0 +1,318 @@
+//! What is retained: one container of a tenant at a time around data that outlives it. It sleeps rather than goes, is found
+//! by its name and woken, and is made anew around the same data and the same passwords. Only its expiry or an explicit
+//! delete removes the data.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use crate::catalog::Service;
+use crate::ensure::{Change, Ensure, unavailable};
+use crate::error::{Code, Error};
+use crate::failure::{self, Failure};
+use crate::folders::Folder;
+use crate::name::Names;
+use crate::owner::{Keyed, Owner};
+use crate::plan::{Secrets, label};
+use crate::progress::{Progress, ProgressSink};
+use crate::provision::{Confirm, NotMade, serving};
+use crate::registry::Entry;
+use crate::runtime::{Result as RuntimeResult, RuntimeError, Unit, UnitState};
+use crate::sandbox::{Live, Serving, Want};
+use crate::secret::Secret;
+use crate::store::KeptRow;
+
+/// What a container that goes to sleep has to end by itself.
+pub(crate) const SLEEP_GRACE: Duration = Duration::from_secs(5);
+
+/// How a container that exists is taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TakeIn {
+    /// It has been serving: it is probed and verified, for at most this long.
+    Serving(Duration),
+    /// It was asleep: it becomes ready and is set up as a new one.
+    Woken,
+}
+
+/// Why an existing container was not taken in.
+pub(crate) enum Not {
+    /// It cannot serve: why.
+    Fit(String),
+    /// That cannot be told, since the runtime is away.
+    Known(RuntimeError),
+}
+
+impl From<String> for Not {
+    fn from(why: String) -> Self {
+        Self::Fit(why)
+    }
+}
+
+impl From<&str> for Not {
+    fn from(why: &str) -> Self {
+        Self::Fit(why.to_owned())
+    }
+}
+
+impl From<RuntimeError> for Not {
+    fn from(e: RuntimeError) -> Self {
+        match e {
+            RuntimeError::Unreachable(_) | RuntimeError::Deadline(_) => Self::Known(e),
+            e => Self::Fit(e.to_string()),
+        }
+    }
+}
+
+/// What a container was made with, as its labels say.
+pub(crate) fn made_with(unit: &Unit, names: &Names) -> Option<(BTreeSet<String>, bool)> {
+    let features = unit.labels.get(&names.label(label::FEATURES))?;
+    let features = features.split(',').filter(|f| !f.is_empty()).map(str::to_owned).collect();
+    Some((features, unit.labels.get(&names.label(label::SUPERUSER))? == "1"))
+}
+
+impl Ensure {
+    /// One look at something retained and one change; see [`Ensure::round`].
+    #[expect(clippy::too_many_arguments, reason = "it is what a round has")]
+    pub(crate) async fn pass_kept(
+        &self,
+        owner: &Owner,
+        keyed: &Keyed,
+        entry: &Entry,
+        want: &Want,
+        held: &mut Option<Live>,
+        cancel: &CancellationToken,
+        progress: &broadcast::Sender<Progress>,
+    ) -> Result<bool, Error> {
+        let Some((name, wanted)) = want.services.first_key_value() else { return Ok(false) };
+        if let Some(live) = held.as_mut()
+            && live.covers(want)
+            && self.check(owner, live).await?
+        {
+            return Ok(false);
+        }
+        let catalog = self.catalog.current();
+        let service = catalog.services.get(name).cloned().ok_or_else(|| unavailable(name, &catalog.why_not(name)))?;
+        let container = owner.container(&self.names, &service.slug);
+        let found = match self.runtime.inspect(&container).await {
+            Ok(unit) if !self.is_ours(&unit) => return Err(failure::name_conflict(name, &container)),
+            Ok(unit) => Some(unit),
+            Err(RuntimeError::NotFound(_)) => None,
+            Err(e) => return Err(self.noted(&e)),
+        };
+        *held = None;
+        let mut features = wanted.clone();
+        if let Some(unit) = &found {
+            let (had, superuser) = made_with(unit, &self.names).unwrap_or_default();
+            // Whether it has a network cannot be told while it sleeps, so that is looked at once it is awake.
+            if had.is_superset(wanted) && superuser == want.superuser {
+                let serving = self.wake(owner, &service, unit, had.clone(), superuser, cancel).await?;
+                if serving.lacks_nothing(wanted, want) {
+                    self.awake(keyed, want, serving, held)?;
+                    return Ok(true);
+                }
+            }
+            features.extend(had);
+            self.count_remake(entry)?;
+            // Two containers must never have the same data at once.
+            self.runtime.suspend(&unit.id, SLEEP_GRACE).await.map_err(|e| self.noted(&e))?;
+            self.leaving.let_go(&unit.id, None).await;
+        }
+        let row = self.row(owner, keyed, &service, &features, want.superuser).await?;
+        let change = Change { make: [(name.clone(), features)].into(), drop: BTreeSet::new() };
+        let result = async {
+            let mut made = self.make_all(owner, want, &change, row.secrets.as_ref(), cancel, progress).await?;
+            let (_, made) = made.pop().ok_or_else(Error::internal)?;
+            self.commit(owner, name, made, want, held).await
+        };
+        match result.await {
+            Ok(()) => {
+                self.store.set_made(&row.key, name).map_err(|e| fault(&e))?;
+                Ok(true)
+            }
+            Err(e) => {
+                if !row.made
+                    && let Err(left) = self.delete_kept(&row).await
+                {
+                    tracing::warn!(%owner, error = %left, "what was half made is still there; the next attempt removes it");
+                }
+                Err(e)
+            }
+        }
+    }
+
+    fn awake(&self, keyed: &Keyed, want: &Want, serving: Serving, held: &mut Option<Live>) -> Result<(), Error> {
+        self.store.set_asleep(keyed.key.as_str(), &keyed.service, 0).map_err(|e| fault(&e))?;
+        let live = held.insert(Live::new(want.project.clone()));
+        live.services.insert(keyed.service.clone(), Arc::new(serving));
+        Ok(())
+    }
+
+    fn noted(&self, e: &RuntimeError) -> Error {
+        self.health.note(e);
+        failure::runtime(e)
+    }
+
+    /// Wakes a container; one that does not get well is put to sleep again.
+    async fn wake(
+        &self,
+        owner: &Owner,
+        service: &Service,
+        unit: &Unit,
+        features: BTreeSet<String>,
+        superuser: bool,
+        cancel: &CancellationToken,
+    ) -> Result<Serving, Error> {
+        let unit = match self.runtime.resume(&unit.id).await {
+            Ok(unit) => unit,
+            Err(e @ (RuntimeError::Unreachable(_) | RuntimeError::Deadline(_))) => return Err(self.noted(&e)),
+            Err(e) => return Err(Failure::new(&service.name, "wake", e.to_string()).into_error()),
+        };
+        let woken = tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(failure::released()),
+            woken = self.take_in(&unit, owner, service, features, superuser, TakeIn::Woken) => match woken {
+                Ok(serving) => return Ok(serving),
+                Err(Not::Known(e)) => Err(self.noted(&e)),
+                Err(Not::Fit(why)) => Err(Failure::new(&service.name, "wake", why).into_error()),
+            },
+        };
+        self.sleep(owner, &unit.id).await;
+        woken
+    }
+
+    /// Puts a container to sleep. One that cannot be now is seen to by the sweep.
+    pub(crate) async fn sleep(&self, owner: &Owner, id: &str) {
+        match self.runtime.suspend(id, SLEEP_GRACE).await {
+            Ok(()) | Err(RuntimeError::NotFound(_)) => {}
+            Err(e) => tracing::warn!(%owner, error = %e, "it does not go to sleep; the sweep will see to it"),
+        }
+    }
+
+    /// Takes a container in that exists and runs: reads its passwords back and sees whether it serves.
+    pub(crate) async fn take_in(
+        &self,
+        unit: &Unit,
+        owner: &Owner,
+        service: &Service,
+        features: BTreeSet<String>,
+        superuser: bool,
+        how: TakeIn,
+    ) -> Result<Serving, Not> {
+        let list: Vec<_> = features.iter().cloned().collect();
+        let checked = service.recipe(&list, owner.retains(), superuser).await.map_err(|e| e.to_string())?;
+        let container = &checked.recipe().container;
+        if container.port.is_some() && unit.published_port.is_some() != self.limits().publish {
+            return Err("ports are published differently now".into());
+        }
+        let environment = self.runtime.environment(&unit.id).await?;
+        let read = |key: String| environment.iter().find(|(k, _)| *k == key).map(|(_, v)| Secret::new(v));
+        let secrets = match &container.account {
+            None => None,
+            Some(_) => Some(Secrets {
+                password: read(self.names.password_variable()).ok_or("its password cannot be read back")?,
+                admin: read(self.names.admin_password_variable()),
+            }),
+        };
+        let folder = match &container.work_folder {
+            None => None,
+            Some(inside) => {
+                let name = unit.labels.get(&self.names.label(label::FOLDER)).ok_or("it has no label of its work folder")?;
+                Some(Folder { name: name.clone(), inside: inside.clone() })
+            }
+        };
+        // Before it is tried: if it is started again meanwhile, that is found out later.
+        let unit = self.runtime.inspect(&unit.id).await?;
+        if unit.state != UnitState::Running {
+            return Err("it does not run".into());
+        }
+        let confirm = Confirm {
+            maker: &self.maker(),
+            service,
+            checked: &checked,
+            secrets: secrets.as_ref(),
+            folder: folder.as_ref(),
+            unit: &unit,
+            progress: &ProgressSink::silent(),
+        };
+        let good = match how {
+            TakeIn::Serving(patience) => confirm.still_good(patience).await,
+            TakeIn::Woken => confirm.confirm().await,
+        };
+        match good {
+            Ok(user) => Ok(serving(&unit, &checked, secrets, features, superuser, folder.zip(user))),
+            Err(NotMade::Away(why)) => Err(Not::Known(RuntimeError::Unreachable(why))),
+            Err(NotMade::Failed(failure)) => Err(failure.into_error().message.into()),
+            Err(NotMade::Cancelled) => Err("that was cancelled".into()),
+        }
+    }
+
+    /// The row of what is about to be made: the one that is there, or a new one with fresh passwords.
+    async fn row(
+        &self,
+        owner: &Owner,
+        keyed: &Keyed,
+        service: &Service,
+        features: &BTreeSet<String>,
+        superuser: bool,
+    ) -> Result<KeptRow, Error> {
+        let rows = self.store.kept().map_err(|e| fault(&e))?;
+        let found = rows.into_iter().find(|row| row.key == keyed.key.as_str() && row.service == keyed.service);
+        match found {
+            Some(row) if row.made => return Ok(row),
+            // It was never whole, so nobody has used it.
+            Some(row) => self.delete_kept(&row).await.map_err(|e| self.noted(&e))?,
+            None => {
+                let labels = owner.labels(&self.names);
+                let labels: Vec<_> = labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+                let volumes = self.runtime.volumes(&labels).await.map_err(|e| self.noted(&e))?;
+                if let Some(volume) = volumes.first() {
+                    let message = format!(
+                        "`{}` has data in the volume `{volume}`, and its passwords are not known any more",
+                        keyed.service
+                    );
+                    let remediate = "the operator restores the state file that knows them, or removes the volume";
+                    return Err(Error::new(Code::InvalidState, message, remediate));
+                }
+            }
+        }
+        let list: Vec<_> = features.iter().cloned().collect();
+        let checked = service.recipe(&list, true, superuser).await;
+        let checked = checked.map_err(|e| Failure::new(&service.name, "plan", e.to_string()).into_error())?;
+        let row = KeptRow {
+            key: keyed.key.as_str().to_owned(),
+            service: keyed.service.clone(),
+            tenant: keyed.tenant.clone(),
+            secrets: checked.recipe().container.account.as_ref().map(Secrets::fresh),
+            made: false,
+            asleep_secs: 0,
+        };
+        self.store.add_kept(&row).map_err(|e| fault(&e))?;
+        Ok(row)
+    }
+
+    /// Deletes something retained with its data: container, volumes, work folder, and last its row, so that a delete which
+    /// was cut off is repeated.
+    pub(crate) async fn delete_kept(&self, row: &KeptRow) -> RuntimeResult<()> {
+        let owner = Owner::keyed(&self.names, &row.tenant, &row.service, true);
+        let labels = owner.labels(&self.names);
+        let labels: Vec<_> = labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        for unit in self.runtime.list(&labels).await? {
+            self.runtime.remove(&unit.id, Duration::ZERO).await?;
+        }
+        for volume in self.runtime.volumes(&labels).await? {
+            self.runtime.remove_volume(&volume).await?;
+        }
+        if let Some(folders) = &self.folders {
+            folders.remove(&owner.folder()).await.map_err(|e| RuntimeError::Failed(e.to_string()))?;
+        }
+        self.store.remove_kept(&row.key, &row.service).map_err(|e| RuntimeError::Failed(e.to_string()))
+    }
+}
+
+fn fault(e: &crate::store::StoreError) -> Error {
+    tracing::error!(error = %e, "the state file failed");
+    Error::internal()
+}
