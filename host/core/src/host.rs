@@ -51,6 +51,8 @@ pub struct Settings {
     pub pace: Pace,
     /// Whether sandboxes outlive the host, for the next one to adopt.
     pub keep_on_shutdown: bool,
+    /// How many bytes the work folder of a box may hold.
+    pub box_bytes: u64,
 }
 
 /// The host.
@@ -68,6 +70,15 @@ pub struct Host {
     projects: RwLock<BTreeMap<ProjectName, Arc<Project>>>,
     pace: Pace,
     keep_on_shutdown: bool,
+    folders: Option<Arc<dyn Folders>>,
+    box_bytes: u64,
+}
+
+/// What let an agent in: what it asks for, and what that rests on.
+pub(crate) struct Admission {
+    pub(crate) admitted: Admitted,
+    work: Work,
+    project: Arc<Project>,
 }
 
 /// What a sandbox is, for its agent.
@@ -125,7 +136,7 @@ impl Host {
         people: People,
         folders: Option<Arc<dyn Folders>>,
     ) -> Result<Arc<Self>, StoreError> {
-        let Settings { names, enabled, enabled_by_environment, roles, projects, limits, pace, keep_on_shutdown } =
+        let Settings { names, enabled, enabled_by_environment, roles, projects, limits, pace, keep_on_shutdown, box_bytes } =
             settings;
         let health = Health::new(runtime.clone());
         let (names_too, health_too) = (names.clone(), health.clone());
@@ -159,6 +170,8 @@ impl Host {
             projects: RwLock::new(projects),
             pace,
             keep_on_shutdown,
+            folders,
+            box_bytes,
         }))
     }
 
@@ -255,7 +268,7 @@ impl Host {
     }
 
     /// Every agent's sandbox.
-    pub fn registry(&self) -> &Registry {
+    pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
@@ -324,12 +337,30 @@ impl Host {
         self.projects.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    async fn admit(
+    /// What runs containers.
+    pub(crate) fn runtime(&self) -> &dyn Runtime {
+        self.runtime.as_ref()
+    }
+
+    /// What keeps work folders, where that is possible.
+    pub(crate) fn folders_if_any(&self) -> Option<&dyn Folders> {
+        self.folders.as_deref()
+    }
+
+    pub(crate) fn box_bytes(&self) -> u64 {
+        self.box_bytes
+    }
+
+    pub(crate) fn is_box(&self, service: &ServiceName) -> bool {
+        self.catalog.current().services.get(service).is_some_and(|s| s.work_folder.is_some())
+    }
+
+    pub(crate) async fn admit(
         &self,
         agent: &AgentName,
         services: Option<&BTreeSet<String>>,
         extensions: &BTreeMap<String, BTreeSet<String>>,
-    ) -> Result<(Admitted, Work, Arc<Project>), Error> {
+    ) -> Result<Admission, Error> {
         let enabled = self.enabled.load(Ordering::Relaxed);
         // With the switch off nothing is looked up.
         let work = if enabled { self.people.work(agent) } else { None };
@@ -348,7 +379,7 @@ impl Host {
         )
         .await?;
         match (work, project) {
-            (Some(work), Some(project)) => Ok((admitted, work, project)),
+            (Some(work), Some(project)) => Ok(Admission { admitted, work, project }),
             _ => Err(guard::no_work()),
         }
     }
@@ -364,40 +395,53 @@ impl Host {
         extensions: &BTreeMap<String, BTreeSet<String>>,
         listener: Option<&Listener>,
     ) -> Result<serde_json::Value, Error> {
-        let (Admitted { want, asked }, work, project) = self.admit(agent, services, extensions).await?;
-        let still = || {
-            // Under the entry's lock: work that ended since has released, or will find this flight and release it.
-            if self.people.work(agent).as_ref() != Some(&work) {
-                return Err(guard::work_changed());
-            }
-            match self.project(&work.project) {
-                Some(now) if Arc::ptr_eq(&now, &project) => Ok(()),
-                _ => Err(guard::project_changed()),
-            }
-        };
-        let deadline = self.registry.ensure_rules().limits().pull + self.slowest(&want) + CALL_EXTRA;
-        let parts = self.parts(agent, &want, &work, &project);
+        let admission = self.admit(agent, services, extensions).await?;
+        let Admitted { want, asked } = &admission.admitted;
+        let parts = self.parts(agent, &admission);
         self.let_go_what_is_not_wanted(agent, &parts).await;
-        let all = parts.iter().map(|(owner, want)| self.registry.ensure(owner, want, deadline, &still, listener));
+        let all = parts.iter().map(|(owner, want)| self.ensure_part(agent, &admission, owner, want, listener));
         let mut live = Live::new(want.project.clone());
         // Waited for together: one that fails must not leave the others without anybody who waits.
         for part in join_all(all).await {
             live.services.extend(part?.services);
         }
         tracing::info!(target: "audit", %agent, project = %want.project, services = ?names_of(&live), "request_sandbox");
-        evidence(&live, &project.services, &asked, &self.names).map_err(internal).and_then(to_json)
+        evidence(&live, &admission.project.services, asked, &self.names).map_err(internal).and_then(to_json)
+    }
+
+    /// Makes sure of a part of what an agent was let in for.
+    pub(crate) async fn ensure_part(
+        &self,
+        agent: &AgentName,
+        admission: &Admission,
+        owner: &Owner,
+        want: &Want,
+        listener: Option<&Listener>,
+    ) -> Result<Live, Error> {
+        let Admission { work, project, .. } = admission;
+        let still = || {
+            // Under the entry's lock: work that ended since has released, or will find this flight and release it.
+            if self.people.work(agent).as_ref() != Some(work) {
+                return Err(guard::work_changed());
+            }
+            match self.project(&work.project) {
+                Some(now) if Arc::ptr_eq(&now, project) => Ok(()),
+                _ => Err(guard::project_changed()),
+            }
+        };
+        let deadline = self.registry.ensure_rules().limits().pull + self.slowest(want) + CALL_EXTRA;
+        self.registry.ensure(owner, want, deadline, &still, listener).await
     }
 
     /// Who will own what is wanted: boxes and what is retained stand alone, the rest belongs together.
-    fn parts(&self, agent: &AgentName, want: &Want, work: &Work, project: &Project) -> Vec<(Owner, Want)> {
-        let catalog = self.catalog.current();
+    pub(crate) fn parts(&self, agent: &AgentName, admission: &Admission) -> Vec<(Owner, Want)> {
+        let Admission { admitted: Admitted { want, .. }, work, project } = admission;
         let tenant = work.tenant(agent);
         let mut together = Want { services: BTreeMap::new(), ..want.clone() };
         let mut parts = Vec::new();
         for (service, features) in &want.services {
             let retained = project.retained.contains(service);
-            let is_box = catalog.services.get(service).is_some_and(|s| s.work_folder.is_some());
-            if retained || is_box {
+            if retained || self.is_box(service) {
                 let services = [(service.clone(), features.clone())].into();
                 let owner = Owner::keyed(&self.names, &tenant, service, retained);
                 parts.push((owner, Want { services, ..want.clone() }));
@@ -434,17 +478,18 @@ impl Host {
         services: Option<&BTreeSet<String>>,
         extensions: &BTreeMap<String, BTreeSet<String>>,
     ) -> Result<serde_json::Value, Error> {
-        let (Admitted { want, asked }, work, project) = self.admit(agent, services, extensions).await?;
+        let admission = self.admit(agent, services, extensions).await?;
+        let Admitted { want, asked } = &admission.admitted;
         let mut live = Live::new(want.project.clone());
-        for (owner, _) in self.parts(agent, &want, &work, &project) {
+        for (owner, _) in self.parts(agent, &admission) {
             let part = self.registry.snapshot(&owner).live.filter(|l| l.project == want.project);
             live.services.extend(part.map(|l| l.services).unwrap_or_default());
         }
-        let change = Change::between(Some(&live), true, &want);
+        let change = Change::between(Some(&live), true, want);
         let held = live.services;
         let catalog = self.catalog.current();
         let mut explained = BTreeMap::new();
-        for name in &asked {
+        for name in asked {
             let (action, features) = match (change.make.get(name), held.get(name)) {
                 (Some(features), Some(_)) => ("remake", features.clone()),
                 (Some(features), None) => ("make", features.clone()),
@@ -452,7 +497,7 @@ impl Host {
             };
             let features: Vec<String> = features.into_iter().collect();
             let service = catalog.services.get(name).ok_or_else(Error::internal)?;
-            let image = match service.recipe(&features, project.retained.contains(name), want.superuser).await {
+            let image = match service.recipe(&features, admission.project.retained.contains(name), want.superuser).await {
                 Ok(checked) => checked.image().to_owned(),
                 Err(e) => return Err(Error::new(Code::InvalidState, format!("`{name}`: {e}"), "tell the operator")),
             };

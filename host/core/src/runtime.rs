@@ -340,7 +340,8 @@ pub trait Runtime: Send + Sync + 'static {
     /// Runs a tenant's command in a running unit. When its time is over, or `cancel` is cancelled, everything that it
     /// started is ended (recognised by the mark; `alone` says that no other command runs in the unit now, so that
     /// processes without any mark are its own too), and the answer says whether that succeeded within 10 s. A cancelled
-    /// one is answered like one whose time was over. `Gone` or `NotFound` when it was not started.
+    /// one is answered like one whose time was over. `Gone` or `NotFound` when it was not started; `Failed` where the unit
+    /// ended while it ran.
     async fn run(
         &self,
         id: &str,

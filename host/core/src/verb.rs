@@ -2,11 +2,16 @@
 //! verb, and hands over the body; what happens is the same everywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
+use crate::boxes::{self, Run};
 use crate::error::{Code, Error, listed};
+use crate::folders::Content;
 use crate::host::Host;
 use crate::name::{AgentName, ProjectName, ServiceName};
 use crate::people::{Caller, CallerKind, OPERATOR};
@@ -30,6 +35,11 @@ const fn verb(name: &'static str, callers: &'static [CallerKind], summary: &'sta
     Verb { name, callers, by_role: false, summary }
 }
 
+/// A verb for agents that makes a box where there is none.
+const fn in_box(name: &'static str, summary: &'static str) -> Verb {
+    Verb { by_role: true, ..verb(name, &[Agent], summary) }
+}
+
 use CallerKind::{Agent, Operator, Orchestrator};
 
 /// Every verb.
@@ -46,6 +56,10 @@ pub const VERBS: &[Verb] = &[
     verb("release_sandbox", &[Agent], "Give your sandbox back. Its data is gone then."),
     verb("sandbox_status", &[Agent], "See what you have: services, extensions, age and lease."),
     verb("renew_sandbox", &[Agent], "Start the lease of your sandbox anew, as any other call does."),
+    in_box("run_command", "Run a command in your box, and get its exit code and output. It ends when you go away."),
+    in_box("write_file", "Write a file in the work folder of your box, whole or not at all."),
+    in_box("read_file", "Read a file of the work folder of your box."),
+    in_box("list_files", "List a directory of the work folder of your box."),
     verb("register_agent", &[Orchestrator, Operator], "Make an agent known. Its token is answered this once."),
     verb("begin_work", &[Orchestrator], "Bind an agent to a project."),
     verb("end_work", &[Orchestrator], "End an agent's work, with its outcome. Its sandbox goes."),
@@ -101,6 +115,68 @@ struct RequestSandbox {
     extensions: Option<BTreeMap<String, Vec<String>>>,
     #[serde(default)]
     explain: bool,
+}
+
+/// Either `argv` or a line for the shell.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RunCommand {
+    service: Option<String>,
+    argv: Option<Vec<String>>,
+    command: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    #[serde(default)]
+    stdin: String,
+    folder: Option<String>,
+    deadline_secs: Option<u64>,
+}
+
+impl RunCommand {
+    fn into_run(self) -> Result<Run, Error> {
+        let Self { service, argv, command, env, stdin, folder, deadline_secs } = self;
+        let argv = match (argv, command) {
+            (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => argv,
+            (Some(_), None) => return Err(Error::bad_request("`argv`: it names no program")),
+            (None, Some(line)) => vec!["sh".to_owned(), "-c".to_owned(), line],
+            _ => return Err(Error::bad_request("name either `argv` or `command`, a line for the shell")),
+        };
+        let longest = boxes::LONGEST_DEADLINE;
+        let deadline = deadline_secs.map_or(boxes::DEADLINE, Duration::from_secs);
+        if deadline.is_zero() || deadline > longest {
+            return Err(Error::bad_request(format!("`deadline_secs`: it is from 1 to {}", longest.as_secs())));
+        }
+        Ok(Run { service, argv, env, stdin: stdin.into_bytes(), folder, deadline })
+    }
+}
+
+/// Content is text, or bytes in Base64.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WriteFile {
+    service: Option<String>,
+    path: String,
+    content: Option<String>,
+    content_base64: Option<String>,
+    mode: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadFile {
+    service: Option<String>,
+    path: String,
+    #[serde(default)]
+    offset: u64,
+    limit: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ListFiles {
+    service: Option<String>,
+    path: String,
+    recursive: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -235,6 +311,49 @@ async fn agent_verb(
         "sandbox_status" | "renew_sandbox" => {
             let Nothing {} = read(body)?;
             serde_json::to_value(host.status(agent)).map_err(|_| Error::internal())
+        }
+        _ => box_verb(host, verb, agent, body).await,
+    }
+}
+
+async fn box_verb(host: &Host, verb: &Verb, agent: &AgentName, body: &[u8]) -> Result<Value, Error> {
+    match verb.name {
+        "run_command" => {
+            let run = read::<RunCommand>(body)?.into_run()?;
+            serde_json::to_value(host.run_command(agent, &run).await?).map_err(|_| Error::internal())
+        }
+        "write_file" => {
+            let WriteFile { service, path, content, content_base64, mode } = read(body)?;
+            let bytes = match (content, content_base64) {
+                (Some(text), None) => text.into_bytes(),
+                (None, Some(text)) => {
+                    BASE64.decode(text).map_err(|e| Error::bad_request(format!("`content_base64`: {e}")))?
+                }
+                _ => return Err(Error::bad_request("name either `content` or `content_base64`")),
+            };
+            if mode.is_some_and(|mode| mode > 0o777) {
+                return Err(Error::bad_request("`mode`: it is more than 0o777, which is 511"));
+            }
+            let bytes = host.write_file(agent, service.as_deref(), &path, bytes, mode).await?;
+            Ok(json!({ "path": path, "bytes": bytes }))
+        }
+        "read_file" => {
+            let ReadFile { service, path, offset, limit } = read(body)?;
+            let limit = limit.unwrap_or(boxes::LONGEST_READ);
+            let Content { bytes, size } = host.read_file(agent, service.as_deref(), &path, offset, limit).await?;
+            let end = offset.saturating_add(bytes.len() as u64);
+            let (content, content_base64) = match String::from_utf8(bytes) {
+                Ok(text) => (Some(text), None),
+                Err(e) => (None, Some(BASE64.encode(e.as_bytes()))),
+            };
+            Ok(json!({ "path": path, "content": content, "content_base64": content_base64, "offset": offset,
+                "size": size, "truncated": end < size }))
+        }
+        "list_files" => {
+            let ListFiles { service, path, recursive } = read(body)?;
+            let path = if path.is_empty() { ".".to_owned() } else { path };
+            let listing = host.list_files(agent, service.as_deref(), &path, recursive).await?;
+            Ok(json!({ "path": path, "files": listing.items, "truncated": listing.truncated }))
         }
         _ => Err(Error::internal()),
     }

@@ -1,0 +1,384 @@
+//! What a tenant does in its box: commands, and files in its work folder. A box that is not there is made, one that sleeps
+//! is woken, and one that is gone is made anew once. Nothing here names a tenant in a log but by a prefix of its key.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Code, Error, listed};
+use crate::failure;
+use crate::folders::{Content, FolderError, Folders, Listing};
+use crate::host::Host;
+use crate::name::{AgentName, ServiceName};
+use crate::owner::Owner;
+use crate::registry::InFlight;
+use crate::runtime::{Captured, RunOutput, RunPlan, RuntimeError};
+use crate::sandbox::{Serving, WorkFolder};
+use crate::secret::random_hex;
+
+/// How long a command may take where its caller does not say.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+/// How long a command may take at all.
+pub const LONGEST_DEADLINE: Duration = Duration::from_secs(3600);
+/// How many bytes of each stream of a command are answered.
+const KEPT_OUTPUT: usize = 64 << 10;
+/// How many bytes one read answers at most.
+pub const LONGEST_READ: u64 = 1 << 20;
+/// How many entries one listing answers at most.
+const LONGEST_LISTING: usize = 2_000;
+/// First pause between two looks at how much a running command has written. Looks get rarer where they take long.
+const BUDGET_EVERY: Duration = Duration::from_secs(1);
+
+/// What is to be run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The box, where the project has several.
+    pub service: Option<String>,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Variables.
+    pub env: BTreeMap<String, String>,
+    /// Standard input.
+    pub stdin: Vec<u8>,
+    /// The folder it runs in, relative to the work folder.
+    pub folder: Option<String>,
+    /// How long it may take.
+    pub deadline: Duration,
+}
+
+/// How a command went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Ran {
+    /// The box.
+    pub service: ServiceName,
+    /// Its exit code; 124 where its time was over.
+    pub exit_code: i64,
+    /// Standard output; where it was cut, the first and the last part of it.
+    pub stdout: String,
+    /// Standard error, in the same way.
+    pub stderr: String,
+    /// Whether some of standard output was left out.
+    pub stdout_cut: bool,
+    /// Whether some of standard error was left out.
+    pub stderr_cut: bool,
+    /// Whether its time was over.
+    pub timed_out: bool,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+}
+
+/// A box that is in use until this is dropped.
+struct InUse {
+    service: ServiceName,
+    owner: Owner,
+    serving: Arc<Serving>,
+    work: WorkFolder,
+    flight: InFlight,
+}
+
+impl Host {
+    /// Runs a command in the agent's box.
+    ///
+    /// # Errors
+    /// A guard's refusal, why the box could not be had, or why the command could not be run. A command that fails is none.
+    pub async fn run_command(&self, agent: &AgentName, run: &Run) -> Result<Ran, Error> {
+        let mut used = self.in_box(agent, run.service.as_deref()).await?;
+        let cancel = CancellationToken::new();
+        // Whatever becomes of the caller, its command ends with it.
+        let _guard = cancel.clone().drop_guard();
+        let mut made_anew = false;
+        loop {
+            let plan = self.plan(run, &used.work)?;
+            let began = Instant::now();
+            let alone = || used.flight.is_alone();
+            let work = self.runtime().run(&used.serving.id, &plan, &cancel, &alone);
+            let (result, over) = self.within_budget(&used.work, work, &cancel).await?;
+            match result {
+                Ok(output) => {
+                    tracing::info!(target: "audit", owner = %used.owner, service = %used.service, code = output.code, "run_command");
+                    if !output.gone {
+                        // What cannot be ended goes with its box.
+                        self.registry().release_owner(&used.owner, "a command could not be ended").await;
+                    }
+                    if over {
+                        return Err(self.over_budget());
+                    }
+                    return Ok(ran(used.service.clone(), output, began.elapsed()));
+                }
+                // It was not started, so it may be tried once more, in the box that is made then.
+                Err(RuntimeError::Gone(_) | RuntimeError::NotFound(_)) if !made_anew => {
+                    made_anew = true;
+                    used = self.in_box(agent, run.service.as_deref()).await?;
+                }
+                Err(RuntimeError::Gone(_) | RuntimeError::NotFound(_)) => return Err(box_gone(&used.service)),
+                Err(e @ RuntimeError::Refused(_)) => return Err(Error::bad_request(e.to_string())),
+                Err(e) => return Err(failure::runtime(&e)),
+            }
+        }
+    }
+
+    fn plan(&self, run: &Run, work: &WorkFolder) -> Result<RunPlan, Error> {
+        let folder = match run.folder.as_deref() {
+            None | Some("" | ".") => work.folder.inside.clone(),
+            Some(folder) if folder.starts_with('/') => folder.to_owned(),
+            Some(folder) => format!("{}/{folder}", work.folder.inside),
+        };
+        let nul = |s: &String| s.contains('\0');
+        if run.argv.iter().any(nul) || run.env.iter().any(|(k, v)| nul(k) || nul(v)) || nul(&folder) {
+            return Err(Error::bad_request("a command, its variables and its folder hold no NUL"));
+        }
+        let reserved = self.names().reserved_prefix();
+        if let Some(name) =
+            run.env.keys().find(|name| name.is_empty() || name.contains('=') || name.starts_with(&reserved))
+        {
+            return Err(Error::bad_request(format!("`env`: `{}` is no name that may be set", name.escape_debug())));
+        }
+        Ok(RunPlan {
+            argv: run.argv.clone(),
+            env: run.env.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+            stdin: run.stdin.clone(),
+            folder,
+            user: None,
+            timeout: run.deadline,
+            keep: KEPT_OUTPUT,
+            mark: (format!("{reserved}COMMAND"), random_hex(16)),
+        })
+    }
+
+    /// Waits for a command, and cancels it when the box holds more than it may. Answers whether that happened.
+    async fn within_budget<T>(
+        &self,
+        work: &WorkFolder,
+        command: impl Future<Output = T>,
+        cancel: &CancellationToken,
+    ) -> Result<(T, bool), Error> {
+        let watch = async {
+            let mut pause = BUDGET_EVERY;
+            loop {
+                tokio::time::sleep(pause).await;
+                let began = tokio::time::Instant::now();
+                let used = self.folders()?.usage(&work.folder.name, self.box_bytes()).await;
+                if used.is_ok_and(|used| used > self.box_bytes()) {
+                    return Ok::<_, Error>(());
+                }
+                pause = BUDGET_EVERY.max(began.elapsed() * 10);
+            }
+        };
+        tokio::pin!(command);
+        tokio::select! {
+            result = &mut command => return Ok((result, false)),
+            over = watch => over?,
+        }
+        cancel.cancel();
+        Ok((command.await, true))
+    }
+
+    fn over_budget(&self) -> Error {
+        let message = format!("the work folder holds more than {} bytes", self.box_bytes());
+        Error::new(
+            Code::InvalidState,
+            message,
+            "remove files with a short command; the operator sets `[boxes] max_bytes`",
+        )
+    }
+
+    /// Reads a file of the agent's box.
+    ///
+    /// # Errors
+    /// As [`Host::run_command`], and what is wrong with the path.
+    pub async fn read_file(
+        &self,
+        agent: &AgentName,
+        service: Option<&str>,
+        path: &str,
+        offset: u64,
+        limit: u64,
+    ) -> Result<Content, Error> {
+        let used = self.in_box(agent, service).await?;
+        let content = self.folders()?.read(&used.work.folder, path, offset, limit.min(LONGEST_READ)).await;
+        let content = content.map_err(told)?;
+        tracing::info!(target: "audit", owner = %used.owner, service = %used.service, bytes = content.bytes.len(), "read_file");
+        Ok(content)
+    }
+
+    /// Writes a file of the agent's box, whole or not at all.
+    ///
+    /// # Errors
+    /// As [`Host::read_file`], and when the box would hold more than it may.
+    pub async fn write_file(
+        &self,
+        agent: &AgentName,
+        service: Option<&str>,
+        path: &str,
+        bytes: Vec<u8>,
+        mode: Option<u32>,
+    ) -> Result<usize, Error> {
+        let used = self.in_box(agent, service).await?;
+        let folders = self.folders()?;
+        let held = folders.usage(&used.work.folder.name, self.box_bytes()).await.map_err(told)?;
+        if held.saturating_add(bytes.len() as u64) > self.box_bytes() {
+            return Err(self.over_budget());
+        }
+        let len = bytes.len();
+        folders.write(&used.work.folder, path, bytes, mode, used.work.user).await.map_err(told)?;
+        tracing::info!(target: "audit", owner = %used.owner, service = %used.service, bytes = len, "write_file");
+        Ok(len)
+    }
+
+    /// Lists a directory of the agent's box.
+    ///
+    /// # Errors
+    /// As [`Host::read_file`].
+    pub async fn list_files(
+        &self,
+        agent: &AgentName,
+        service: Option<&str>,
+        path: &str,
+        recursive: bool,
+    ) -> Result<Listing, Error> {
+        let used = self.in_box(agent, service).await?;
+        let listing = self.folders()?.list(&used.work.folder, path, recursive, LONGEST_LISTING).await.map_err(told)?;
+        tracing::info!(target: "audit", owner = %used.owner, service = %used.service, "list_files");
+        Ok(listing)
+    }
+
+    /// The agent's box, made or woken where it has to be, and in use until the answer is dropped.
+    async fn in_box(&self, agent: &AgentName, service: Option<&str>) -> Result<InUse, Error> {
+        let none = BTreeMap::new();
+        let service = service.map(|name| BTreeSet::from([name.to_owned()]));
+        let admission = self.admit(agent, service.as_ref(), &none).await?;
+        let boxes: Vec<_> = self
+            .parts(agent, &admission)
+            .into_iter()
+            .filter(|(owner, want)| {
+                owner.keyed.is_some()
+                    && want.services.keys().all(|name| self.is_box(name) && admission.admitted.asked.contains(name))
+            })
+            .collect();
+        let names: Vec<_> = boxes.iter().flat_map(|(_, want)| want.services.keys()).map(ServiceName::as_str).collect();
+        let [(owner, want)] = boxes.as_slice() else {
+            return Err(if boxes.is_empty() {
+                let message = match &service {
+                    Some(_) => "that service is no box: commands and files are for boxes",
+                    None => "the project has no box",
+                };
+                Error::new(Code::InvalidState, message, "the operator opts the project in to a service with a work folder")
+            } else {
+                Error::bad_request(format!("`service`: the project has the boxes {}, so name one", listed(&names)))
+                    .allowing(names)
+            });
+        };
+        self.folders()?;
+        // Before it is looked for: from here on nobody puts it to sleep.
+        let flight = self.registry().in_flight(owner);
+        let live = self.ensure_part(agent, &admission, owner, want, None).await?;
+        let (service, serving) = live.services.into_iter().next().ok_or_else(Error::internal)?;
+        let work = serving.work.clone().ok_or_else(Error::internal)?;
+        Ok(InUse { service, owner: owner.clone(), serving, work, flight })
+    }
+
+    fn folders(&self) -> Result<&dyn Folders, Error> {
+        self.folders_if_any().ok_or_else(|| {
+            Error::new(
+                Code::InvalidState,
+                "this host has no boxes: its container runtime does not share folders with it",
+                "the operator runs the host on the machine of its container runtime",
+            )
+        })
+    }
+}
+
+fn box_gone(service: &ServiceName) -> Error {
+    let message = format!("the box `{service}` went away while it was used, and once more after it was made anew");
+    Error::retry(Code::InvalidState, 5, message, "find out what ends it; then call again")
+}
+
+/// What a caller hears of a folder's error.
+fn told(e: FolderError) -> Error {
+    let message = e.to_string();
+    match e {
+        FolderError::NotFound(_) => Error::new(Code::NotFound, message, "list the files to see what there is"),
+        FolderError::Outside(_) | FolderError::Kind { .. } => Error::bad_request(format!("`path`: {message}")),
+        FolderError::Busy(_) => Error::retry(Code::InvalidState, 1, message, "call again when it stands still"),
+        FolderError::Full => Error::new(Code::InvalidState, message, "remove files, or tell the operator"),
+        FolderError::Failed(_) => {
+            tracing::error!(error = %message, "a work folder failed");
+            Error::internal()
+        }
+    }
+}
+
+fn ran(service: ServiceName, output: RunOutput, took: Duration) -> Ran {
+    Ran {
+        service,
+        exit_code: output.code,
+        stdout_cut: output.stdout.dropped > 0,
+        stderr_cut: output.stderr.dropped > 0,
+        stdout: shown(&output.stdout),
+        stderr: shown(&output.stderr),
+        timed_out: output.timed_out,
+        duration_ms: took.as_millis().try_into().unwrap_or(u64::MAX),
+    }
+}
+
+/// A stream as text. A cut is never inside of a character, and says how much is missing.
+fn shown(captured: &Captured) -> String {
+    if captured.dropped == 0 {
+        let all = [captured.head.as_slice(), &captured.tail].concat();
+        return String::from_utf8_lossy(&all).into_owned();
+    }
+    let head = whole_start(&captured.head);
+    let tail = whole_end(&captured.tail);
+    let dropped = captured.dropped as usize + (captured.head.len() - head.len()) + (captured.tail.len() - tail.len());
+    let (head, tail) = (String::from_utf8_lossy(head), String::from_utf8_lossy(tail));
+    format!("{head}\n[{dropped} bytes left out]\n{tail}")
+}
+
+/// Without a character at the end that is not whole.
+fn whole_start(bytes: &[u8]) -> &[u8] {
+    match std::str::from_utf8(bytes) {
+        Err(e) if e.error_len().is_none() => &bytes[..e.valid_up_to()],
+        Err(e) if e.valid_up_to() + 4 > bytes.len() => &bytes[..e.valid_up_to()],
+        _ => match bytes.iter().rposition(|b| b & 0xC0 != 0x80) {
+            // Something before it is no text; what counts is its end.
+            Some(start) if std::str::from_utf8(&bytes[start..]).is_err_and(|e| e.error_len().is_none()) => {
+                &bytes[..start]
+            }
+            _ => bytes,
+        },
+    }
+}
+
+/// Without the rest of a character at the beginning.
+fn whole_end(bytes: &[u8]) -> &[u8] {
+    let rest = bytes.iter().take(3).take_while(|b| **b & 0xC0 == 0x80).count();
+    &bytes[rest..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_is_between_characters_and_says_how_much_is_missing() {
+        let text = "äöü€😀".repeat(10);
+        let bytes = text.as_bytes();
+        for cut in 1..60 {
+            let captured = Captured { head: bytes[..cut].to_vec(), tail: bytes[bytes.len() - cut..].to_vec(), dropped: 1000 };
+            let shown = shown(&captured);
+            assert!(!shown.contains('\u{fffd}'), "{cut}: {shown}");
+            let (head, rest) = shown.split_once("\n[").unwrap();
+            let (dropped, tail) = rest.split_once(" bytes left out]\n").unwrap();
+            assert_eq!(head.len() + tail.len() + dropped.parse::<usize>().unwrap(), 2 * cut + 1000);
+        }
+    }
+
+    #[test]
+    fn what_was_not_cut_is_whole() {
+        let captured = Captured { head: b"a\xff".to_vec(), tail: b"b".to_vec(), dropped: 0 };
+        assert_eq!(shown(&captured), "a\u{fffd}b");
+    }
+}
