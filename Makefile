@@ -8,7 +8,7 @@ SANDBAR_ENGINES := $(CARGO_TARGET_DIR)/engines
 SANDBAR_TEST_ENGINES := $(CARGO_TARGET_DIR)/test-engines
 export CARGO_TARGET_DIR SANDBAR_IMAGES_TOML SANDBAR_ENGINES SANDBAR_TEST_ENGINES
 
-ENGINES := engines/postgres engines/redis engines/mongo
+ENGINES := engines/postgres engines/redis engines/mongo engines/box
 TEST_ENGINES := tests/engines/fixture
 ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
 

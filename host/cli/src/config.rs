@@ -27,6 +27,9 @@ pub(crate) struct Config {
     pub(crate) projects: BTreeMap<ProjectName, Declared>,
     pub(crate) agents: BTreeMap<AgentName, Agent>,
     pub(crate) janitor: Janitor,
+    pub(crate) retention: Retention,
+    pub(crate) boxes: Boxes,
+    pub(crate) privacy: Privacy,
 }
 
 #[derive(Debug, Deserialize)]
@@ -174,6 +177,49 @@ impl Default for Janitor {
     fn default() -> Self {
         Self { every_secs: 60, grace_secs: 180, lease_secs: 1800, respawn_secs: 10 }
     }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Retention {
+    pub(crate) idle_sleep_secs: u64,
+    pub(crate) idle_close_secs: u64,
+    pub(crate) delete_after_secs: u64,
+    pub(crate) max_live: usize,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { idle_sleep_secs: 900, idle_close_secs: 1800, delete_after_secs: 30 * 24 * 3600, max_live: 50 }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Boxes {
+    pub(crate) dir: PathBuf,
+    /// What the work folder of one box may hold.
+    pub(crate) max_bytes: Bytes,
+}
+
+impl Default for Boxes {
+    fn default() -> Self {
+        Self { dir: "boxes".into(), max_bytes: Bytes(2 << 30) }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Privacy {
+    pub(crate) mode: PrivacyMode,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PrivacyMode {
+    #[default]
+    Any,
+    LocalOnly,
 }
 
 /// Where a secret is: exactly one of the keys.

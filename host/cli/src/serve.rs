@@ -45,11 +45,12 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     let plugins = sandbar_plugin::Host::new(Some(state.compile_cache()?), sandbar_plugin::Limits::default())?;
     let runtime = Arc::new(docker(&config, &names)?);
 
+    let folders = if runtime.caps().local { Some(folders(&config)?) } else { None };
     let store = state.store()?;
     let people = People::new(store.clone(), settings::people(&config)?)?;
     let catalog = engines::load(&config, &names, &plugins).await;
     let settings = settings::settings(&config, names, &catalog)?;
-    let host = Host::new(settings, runtime, CatalogHandle::new(catalog), store, people)?;
+    let host = Host::new(settings, runtime, CatalogHandle::new(catalog), store, people, folders)?;
 
     let mut listeners = Vec::new();
     for address in &config.host.listen {

@@ -16,7 +16,7 @@ use sandbar_core::people::{Caller, Configured};
 use sandbar_core::project::Project;
 use sandbar_core::secret::sha256_hex;
 
-use crate::config::{Config, Publish, Token};
+use crate::config::{Config, PrivacyMode, Publish, Token};
 
 /// What could not be accepted, line by line.
 #[derive(Default)]
@@ -115,6 +115,18 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             publish: config.docker.publish == Publish::Loopback,
             images,
             pull: config.docker.pull_limits().total,
+            max_awake: config.retention.max_live.max(1),
+            idle_sleep: Duration::from_secs(clamped(
+                "[retention] idle_sleep_secs",
+                config.retention.idle_sleep_secs,
+                IDLE_SLEEP_SECS,
+            )),
+            idle_close: Duration::from_secs(config.retention.idle_close_secs),
+            delete_after: Duration::from_secs(clamped(
+                "[retention] delete_after_secs",
+                config.retention.delete_after_secs,
+                1..=u64::MAX,
+            )),
             ..Limits::default()
         },
         pace: Pace {
@@ -123,8 +135,22 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             respawn: Duration::from_secs(config.janitor.respawn_secs),
         },
         keep_on_shutdown: config.host.keep_on_shutdown,
+        box_bytes: config.boxes.max_bytes.0,
+        local_only: config.privacy.mode == PrivacyMode::LocalOnly,
         names,
     })
+}
+
+/// Between these a retained thing falls asleep: sooner and it would do nothing else, later and it would never.
+const IDLE_SLEEP_SECS: std::ops::RangeInclusive<u64> = 300..=86_400;
+
+/// A number within its bounds, which says so where it was not.
+fn clamped(key: &str, secs: u64, bounds: std::ops::RangeInclusive<u64>) -> u64 {
+    let within = secs.clamp(*bounds.start(), *bounds.end());
+    if within != secs {
+        tracing::warn!(key, written = secs, taken = within, "out of its bounds");
+    }
+    within
 }
 
 /// A container needs this much memory to do anything.

@@ -53,6 +53,8 @@ pub struct Settings {
     pub keep_on_shutdown: bool,
     /// How many bytes the work folder of a box may hold.
     pub box_bytes: u64,
+    /// Whether a runtime that is not on this machine is refused.
+    pub local_only: bool,
 }
 
 /// The host.
@@ -72,6 +74,7 @@ pub struct Host {
     keep_on_shutdown: bool,
     folders: Option<Arc<dyn Folders>>,
     box_bytes: u64,
+    local_only: bool,
 }
 
 /// What let an agent in: what it asks for, and what that rests on.
@@ -136,7 +139,7 @@ impl Host {
         people: People,
         folders: Option<Arc<dyn Folders>>,
     ) -> Result<Arc<Self>, StoreError> {
-        let Settings { names, enabled, enabled_by_environment, roles, projects, limits, pace, keep_on_shutdown, box_bytes } =
+        let Settings { names, enabled, enabled_by_environment, roles, projects, limits, pace, keep_on_shutdown, box_bytes, local_only } =
             settings;
         let health = Health::new(runtime.clone());
         let (names_too, health_too) = (names.clone(), health.clone());
@@ -172,6 +175,7 @@ impl Host {
             keep_on_shutdown,
             folders,
             box_bytes,
+            local_only,
         }))
     }
 
@@ -378,6 +382,11 @@ impl Host {
             &self.health,
         )
         .await?;
+        if self.local_only && !self.runtime.caps().local {
+            let message = "the container runtime is on another machine, and this host is set to use none but its own";
+            let remediate = "the operator runs the host on that machine, or sets `[privacy] mode = \"any\"`";
+            return Err(Error::new(Code::InvalidState, message, remediate));
+        }
         match (work, project) {
             (Some(work), Some(project)) => Ok(Admission { admitted, work, project }),
             _ => Err(guard::no_work()),

@@ -27,12 +27,14 @@ pub struct Verb {
     pub callers: &'static [CallerKind],
     /// Whether only agents with a role that may ask for sandboxes may call it.
     pub by_role: bool,
+    /// Whether its body may hold a whole file.
+    pub carries_file: bool,
     /// One line for a caller.
     pub summary: &'static str,
 }
 
 const fn verb(name: &'static str, callers: &'static [CallerKind], summary: &'static str) -> Verb {
-    Verb { name, callers, by_role: false, summary }
+    Verb { name, callers, by_role: false, carries_file: false, summary }
 }
 
 /// A verb for agents that makes a box where there is none.
@@ -57,7 +59,10 @@ pub const VERBS: &[Verb] = &[
     verb("sandbox_status", &[Agent], "See what you have: services, extensions, age and lease."),
     verb("renew_sandbox", &[Agent], "Start the lease of your sandbox anew, as any other call does."),
     in_box("run_command", "Run a command in your box, and get its exit code and output. It ends when you go away."),
-    in_box("write_file", "Write a file in the work folder of your box, whole or not at all."),
+    Verb {
+        carries_file: true,
+        ..in_box("write_file", "Write a file in the work folder of your box, whole or not at all.")
+    },
     in_box("read_file", "Read a file of the work folder of your box."),
     in_box("list_files", "List a directory of the work folder of your box."),
     verb("register_agent", &[Orchestrator, Operator], "Make an agent known. Its token is answered this once."),

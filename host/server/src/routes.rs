@@ -27,6 +27,9 @@ use crate::hosts::AllowedHosts;
 /// Largest body of a verb, in bytes.
 const MAX_BODY: usize = 64 << 10;
 
+/// Largest body of a verb that carries a file, in bytes.
+const MAX_FILE_BODY: usize = 16 << 20;
+
 /// How long a body may take to arrive. It is small, so this is patience with the network, not with the caller.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -81,7 +84,7 @@ async fn do_verb(
 async fn run_verb(host: &Arc<Host>, name: &str, headers: &HeaderMap, body: Body) -> Result<Reply, Error> {
     let verb = verb::find(host, name, &authenticate(host, headers)?)?;
     tracing::Span::current().record("verb", verb.name);
-    let body = read(body).await?;
+    let body = read(body, if verb.carries_file { MAX_FILE_BODY } else { MAX_BODY }).await?;
     // Once more: a token may have been revoked while the body was on its way.
     let caller = authenticate(host, headers)?;
     verb::find(host, name, &caller)?;
@@ -101,14 +104,14 @@ fn authenticate(host: &Host, headers: &HeaderMap) -> Result<Caller, Error> {
     host.people().authenticate(token).ok_or_else(|| refuse("nobody has this token"))
 }
 
-async fn read(body: Body) -> Result<Vec<u8>, Error> {
-    let body = tokio::time::timeout(BODY_DEADLINE, Limited::new(body, MAX_BODY).collect()).await;
+async fn read(body: Body, max: usize) -> Result<Vec<u8>, Error> {
+    let body = tokio::time::timeout(BODY_DEADLINE, Limited::new(body, max).collect()).await;
     let body =
         body.map_err(|_| Error::bad_request(format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs())))?;
     match body {
         Ok(body) => Ok(body.to_bytes().to_vec()),
         Err(e) if e.is::<LengthLimitError>() => {
-            let message = format!("the body is larger than {MAX_BODY} bytes");
+            let message = format!("the body is larger than {max} bytes");
             Err(Error::new(Code::TooLarge, message, "send a smaller request"))
         }
         Err(_) => Err(Error::bad_request("the body ended before it was complete")),
