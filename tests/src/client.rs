@@ -1,5 +1,6 @@
 //! A caller of the verb endpoint.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -94,6 +95,23 @@ impl Client {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         read(request.send(body)?)
+    }
+
+    /// Calls a verb on a connection of its own and closes that without waiting for the answer, once `until` returns.
+    ///
+    /// # Panics
+    /// When nobody is there.
+    pub fn hang_up(&self, verb: &str, body: &Value, until: impl FnOnce()) {
+        let (address, body) = (self.base.trim_start_matches("http://"), body.to_string());
+        let mut stream = std::net::TcpStream::connect(address).expect("somebody listens");
+        let token = self.token.as_deref().unwrap_or_default();
+        write!(
+            stream,
+            "POST /v1/do/{verb} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .expect("the request is taken");
+        until();
     }
 
     /// Reads a page.

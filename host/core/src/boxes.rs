@@ -18,6 +18,7 @@ use crate::registry::InFlight;
 use crate::runtime::{Captured, RunOutput, RunPlan, RuntimeError};
 use crate::sandbox::{Serving, WorkFolder};
 use crate::secret::random_hex;
+use crate::store::ArtifactRow;
 
 /// How long a command may take where its caller does not say.
 pub const DEADLINE: Duration = Duration::from_secs(120);
@@ -27,6 +28,8 @@ pub const LONGEST_DEADLINE: Duration = Duration::from_secs(3600);
 const KEPT_OUTPUT: usize = 64 << 10;
 /// How many bytes one read answers at most.
 pub const LONGEST_READ: u64 = 1 << 20;
+/// How large an artifact may be, in bytes.
+const LARGEST_ARTIFACT: u64 = 64 << 20;
 /// How many entries one listing answers at most.
 const LONGEST_LISTING: usize = 2_000;
 /// First pause between two looks at how much a running command has written. Looks get rarer where they take long.
@@ -245,6 +248,78 @@ impl Host {
         Ok(listing)
     }
 
+    /// Copies a file out of the agent's box, as a new artifact or in place of one of its own.
+    ///
+    /// # Errors
+    /// As [`Host::read_file`], `not_found` for an artifact that is not the agent's, and when the file is too large.
+    pub async fn set_artifact(
+        &self,
+        agent: &AgentName,
+        service: Option<&str>,
+        path: &str,
+        artifact: Artifact<'_>,
+    ) -> Result<ArtifactRow, Error> {
+        let used = self.in_box(agent, service).await?;
+        let tenant = used.owner.keyed.as_ref().map(|k| k.tenant.clone()).ok_or_else(Error::internal)?;
+        let (id, name) = match artifact {
+            Artifact::New(name) => (random_hex(16), name.to_owned()),
+            Artifact::Known(id) => {
+                let row = self.artifact_of(id, |row| row.tenant == tenant)?;
+                (row.id, row.name)
+            }
+        };
+        let kept = self.folders()?.keep(&used.work.folder, path, LARGEST_ARTIFACT).await.map_err(told)?;
+        let row = ArtifactRow { id, tenant, name, sha256: kept.sha256, size: kept.size };
+        let unused = self.store().set_artifact(&row).map_err(internal)?;
+        self.forget(unused).await;
+        tracing::info!(target: "audit", owner = %used.owner, artifact = row.id, bytes = row.size, "artifact written");
+        Ok(row)
+    }
+
+    /// Reads an artifact. It is its maker's, and of the orchestrators of its project.
+    ///
+    /// # Errors
+    /// `not_found`, also for one that is somebody else's.
+    pub async fn read_artifact(
+        &self,
+        id: &str,
+        may_read: impl Fn(&ArtifactRow) -> bool,
+        offset: u64,
+        limit: u64,
+    ) -> Result<(ArtifactRow, Content), Error> {
+        let row = self.artifact_of(id, may_read)?;
+        let content = self.folders()?.kept(&row.sha256, offset, limit.min(LONGEST_READ)).await.map_err(told)?;
+        tracing::info!(target: "audit", artifact = row.id, bytes = content.bytes.len(), "artifact read");
+        Ok((row, content))
+    }
+
+    fn artifact_of(&self, id: &str, may_read: impl Fn(&ArtifactRow) -> bool) -> Result<ArtifactRow, Error> {
+        let row = self.store().artifact(id).map_err(internal)?.filter(may_read);
+        row.ok_or_else(|| {
+            let message = format!("you have no artifact `{}`", id.chars().take(64).collect::<String>().escape_debug());
+            Error::new(Code::NotFound, message, "use an id that `create_artifact` answered")
+        })
+    }
+
+    /// Removes the artifacts of an agent that is no more.
+    pub(crate) async fn remove_artifacts(&self, agent: &AgentName) {
+        let rows = self.store().artifacts_of(agent).inspect_err(|e| drop(internal(e))).unwrap_or_default();
+        for row in rows {
+            match self.store().remove_artifact(&row) {
+                Ok(unused) => self.forget(unused).await,
+                Err(e) => drop(internal(e)),
+            }
+        }
+    }
+
+    async fn forget(&self, unused: Option<String>) {
+        if let (Some(sha256), Some(folders)) = (unused, self.folders_if_any())
+            && let Err(e) = folders.forget(&sha256).await
+        {
+            tracing::warn!(error = %e, "the content of an artifact that is no more stays");
+        }
+    }
+
     /// The agent's box, made or woken where it has to be, and in use until the answer is dropped.
     async fn in_box(&self, agent: &AgentName, service: Option<&str>) -> Result<InUse, Error> {
         let none = BTreeMap::new();
@@ -265,7 +340,11 @@ impl Host {
                     Some(_) => "that service is no box: commands and files are for boxes",
                     None => "the project has no box",
                 };
-                Error::new(Code::InvalidState, message, "the operator opts the project in to a service with a work folder")
+                Error::new(
+                    Code::InvalidState,
+                    message,
+                    "the operator opts the project in to a service with a work folder",
+                )
             } else {
                 Error::bad_request(format!("`service`: the project has the boxes {}, so name one", listed(&names)))
                     .allowing(names)
@@ -291,6 +370,20 @@ impl Host {
     }
 }
 
+/// Which artifact is written.
+#[derive(Debug, Clone, Copy)]
+pub enum Artifact<'a> {
+    /// A new one of this name.
+    New(&'a str),
+    /// The one with this id.
+    Known(&'a str),
+}
+
+fn internal(e: impl std::fmt::Display) -> Error {
+    tracing::error!(error = %e, "a fault of the host");
+    Error::internal()
+}
+
 fn box_gone(service: &ServiceName) -> Error {
     let message = format!("the box `{service}` went away while it was used, and once more after it was made anew");
     Error::retry(Code::InvalidState, 5, message, "find out what ends it; then call again")
@@ -303,6 +396,7 @@ fn told(e: FolderError) -> Error {
         FolderError::NotFound(_) => Error::new(Code::NotFound, message, "list the files to see what there is"),
         FolderError::Outside(_) | FolderError::Kind { .. } => Error::bad_request(format!("`path`: {message}")),
         FolderError::Busy(_) => Error::retry(Code::InvalidState, 1, message, "call again when it stands still"),
+        FolderError::TooLarge { .. } => Error::new(Code::TooLarge, message, "make it smaller, or split it"),
         FolderError::Full => Error::new(Code::InvalidState, message, "remove files, or tell the operator"),
         FolderError::Failed(_) => {
             tracing::error!(error = %message, "a work folder failed");
@@ -367,7 +461,8 @@ mod tests {
         let text = "äöü€😀".repeat(10);
         let bytes = text.as_bytes();
         for cut in 1..60 {
-            let captured = Captured { head: bytes[..cut].to_vec(), tail: bytes[bytes.len() - cut..].to_vec(), dropped: 1000 };
+            let captured =
+                Captured { head: bytes[..cut].to_vec(), tail: bytes[bytes.len() - cut..].to_vec(), dropped: 1000 };
             let shown = shown(&captured);
             assert!(!shown.contains('\u{fffd}'), "{cut}: {shown}");
             let (head, rest) = shown.split_once("\n[").unwrap();

@@ -17,9 +17,9 @@ use crate::catalog::{CatalogHandle, Service};
 use crate::crash;
 use crate::error::{Code, Error};
 use crate::failure::{self, Failure};
+use crate::folders::Folders;
 use crate::health::Health;
 use crate::image::Image;
-use crate::folders::Folders;
 use crate::leaving::Leaving;
 use crate::name::{Names, ServiceName};
 use crate::owner::Owner;
@@ -226,8 +226,10 @@ impl Ensure {
         let mut committed = Vec::new();
         while let Some((service, one)) = made.next() {
             if let Err(error) = self.commit(owner, &service, one, want, held).await {
-                join_all(made.map(|(_, m)| async move { self.leaving.discard(&m.id, false, m.serving.folder()).await }))
-                    .await;
+                join_all(
+                    made.map(|(_, m)| async move { self.leaving.discard(&m.id, false, m.serving.folder()).await }),
+                )
+                .await;
                 let undone: Vec<_> =
                     held.iter_mut().flat_map(|l| committed.iter().filter_map(|s| l.services.remove(s))).collect();
                 self.let_go(&undone).await;

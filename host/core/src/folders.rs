@@ -57,6 +57,15 @@ pub struct Listing {
     pub truncated: bool,
 }
 
+/// A file that was copied out of a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// Hex SHA-256 of its content.
+    pub sha256: String,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
 /// Why a folder did not do what it was asked. No message names a path of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FolderError {
@@ -77,6 +86,14 @@ pub enum FolderError {
     /// It changed again and again while it was opened.
     #[error("`{0}` kept changing while it was opened")]
     Busy(String),
+    /// It is larger than it may be.
+    #[error("`{path}` has more than {limit} bytes")]
+    TooLarge {
+        /// What was named.
+        path: String,
+        /// How large it may be.
+        limit: u64,
+    },
     /// No space is left for it.
     #[error("there is no space left")]
     Full,
@@ -114,6 +131,15 @@ pub trait Folders: Send + Sync + 'static {
 
     /// Lists a directory, all below it where `recursive`.
     async fn list(&self, folder: &Folder, path: &str, recursive: bool, limit: usize) -> Result<Listing>;
+
+    /// Copies a regular file of at most `limit` bytes out of a folder, to where it is found by its content.
+    async fn keep(&self, folder: &Folder, path: &str, limit: u64) -> Result<Kept>;
+
+    /// Reads at most `limit` bytes, from `offset` on, of what was kept under this hash.
+    async fn kept(&self, sha256: &str, offset: u64, limit: u64) -> Result<Content>;
+
+    /// Removes what was kept under this hash.
+    async fn forget(&self, sha256: &str) -> Result<()>;
 
     /// How many bytes a folder holds. It may stop counting beyond `limit`.
     async fn usage(&self, name: &str, limit: u64) -> Result<u64>;

@@ -166,6 +166,11 @@ fn wanted(ask: &Ask<'_>) -> Result<Admitted, Error> {
             asked.insert(name.clone());
         }
     }
-    let want = Want { project: work.project.clone(), superuser: project.superuser, box_network: project.box_network, services };
+    let want = Want {
+        project: work.project.clone(),
+        superuser: project.superuser,
+        box_network: project.box_network,
+        services,
+    };
     Ok(Admitted { want, asked })
 }

@@ -139,12 +139,29 @@ impl Host {
         people: People,
         folders: Option<Arc<dyn Folders>>,
     ) -> Result<Arc<Self>, StoreError> {
-        let Settings { names, enabled, enabled_by_environment, roles, projects, limits, pace, keep_on_shutdown, box_bytes, local_only } =
-            settings;
+        let Settings {
+            names,
+            enabled,
+            enabled_by_environment,
+            roles,
+            projects,
+            limits,
+            pace,
+            keep_on_shutdown,
+            box_bytes,
+            local_only,
+        } = settings;
         let health = Health::new(runtime.clone());
         let (names_too, health_too) = (names.clone(), health.clone());
-        let ensure =
-            Ensure::new(runtime.clone(), catalog.clone(), names_too, limits, health_too, store.clone(), folders.clone());
+        let ensure = Ensure::new(
+            runtime.clone(),
+            catalog.clone(),
+            names_too,
+            limits,
+            health_too,
+            store.clone(),
+            folders.clone(),
+        );
         let configured: BTreeSet<_> = projects.iter().map(|p| p.name.clone()).collect();
         let mut projects: BTreeMap<_, _> = projects.into_iter().map(|p| (p.name.clone(), Arc::new(p))).collect();
         for (name, declared) in store.projects()? {
@@ -334,6 +351,7 @@ impl Host {
         tracing::info!(target: "audit", %agent, "remove_agent");
         self.release(agent, "the agent was removed").await;
         self.registry.delete_retained(agent).await;
+        self.remove_artifacts(agent).await;
         Ok(())
     }
 
@@ -349,6 +367,10 @@ impl Host {
     /// What keeps work folders, where that is possible.
     pub(crate) fn folders_if_any(&self) -> Option<&dyn Folders> {
         self.folders.as_deref()
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
     }
 
     pub(crate) fn box_bytes(&self) -> u64 {
@@ -506,7 +528,8 @@ impl Host {
             };
             let features: Vec<String> = features.into_iter().collect();
             let service = catalog.services.get(name).ok_or_else(Error::internal)?;
-            let image = match service.recipe(&features, admission.project.retained.contains(name), want.superuser).await {
+            let image = match service.recipe(&features, admission.project.retained.contains(name), want.superuser).await
+            {
                 Ok(checked) => checked.image().to_owned(),
                 Err(e) => return Err(Error::new(Code::InvalidState, format!("`{name}`: {e}"), "tell the operator")),
             };

@@ -219,7 +219,8 @@ impl Ensure {
         let folder = match &container.work_folder {
             None => None,
             Some(inside) => {
-                let name = unit.labels.get(&self.names.label(label::FOLDER)).ok_or("it has no label of its work folder")?;
+                let name =
+                    unit.labels.get(&self.names.label(label::FOLDER)).ok_or("it has no label of its work folder")?;
                 Some(Folder { name: name.clone(), inside: inside.clone() })
             }
         };

@@ -138,8 +138,15 @@ impl Maker<'_> {
                 return Err(self.put_failed(service, &plan, e));
             }
         };
-        let work =
-            Confirm { maker: self, service, checked: &checked, secrets: secrets.as_ref(), folder: folder.as_ref(), unit: &unit, progress };
+        let work = Confirm {
+            maker: self,
+            service,
+            checked: &checked,
+            secrets: secrets.as_ref(),
+            folder: folder.as_ref(),
+            unit: &unit,
+            progress,
+        };
         // A panic must not leak the container either.
         let limit = Duration::from_millis(checked.recipe().deadline_ms.into()) + STEPS_DEADLINE;
         let confirmed = tokio::select! {
@@ -291,7 +298,10 @@ impl Confirm<'_> {
         match (seen, removed) {
             (Ok(output), Ok(())) if output.stdout == nonce => Ok(Some(user)),
             (Err(NotMade::Away(why)), _) => Err(NotMade::Away(why)),
-            _ => failed("the box does not see its work folder, so this host has no boxes on that runtime".to_owned()).await,
+            _ => {
+                failed("the box does not see its work folder, so this host has no boxes on that runtime".to_owned())
+                    .await
+            }
         }
     }
 

@@ -232,7 +232,8 @@ impl Registry {
                 }
                 Next::Full if self.make_room().await => continue,
                 Next::Full => {
-                    let message = format!("{} retained things are awake and all of them are busy", self.limits().max_awake);
+                    let message =
+                        format!("{} retained things are awake and all of them are busy", self.limits().max_awake);
                     let remediate = "call again when a command has ended; the operator sets `[retention] max_live`";
                     return Err(Error::retry(Code::Capacity, 10, message, remediate));
                 }

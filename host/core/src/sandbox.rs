@@ -109,9 +109,10 @@ impl Live {
     pub fn covers(&self, want: &Want) -> bool {
         self.project == want.project
             && self.services.len() == want.services.len()
-            && want.services.iter().all(|(service, features)| {
-                self.services.get(service).is_some_and(|s| s.lacks_nothing(features, want))
-            })
+            && want
+                .services
+                .iter()
+                .all(|(service, features)| self.services.get(service).is_some_and(|s| s.lacks_nothing(features, want)))
     }
 }
 

@@ -46,7 +46,26 @@ CREATE TABLE kept (
     key TEXT NOT NULL, service TEXT NOT NULL, project TEXT NOT NULL, agent TEXT NOT NULL, incarnation INTEGER,
     password TEXT, admin_password TEXT, made INTEGER NOT NULL, asleep_secs INTEGER NOT NULL, PRIMARY KEY (key, service)
 ) STRICT;
+CREATE TABLE artifacts (
+    id TEXT PRIMARY KEY, agent TEXT NOT NULL, incarnation INTEGER, project TEXT NOT NULL, name TEXT NOT NULL,
+    sha256 TEXT NOT NULL, size INTEGER NOT NULL, created_unix INTEGER NOT NULL
+) STRICT;
 ";
+
+/// A file that was copied out of a box.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArtifactRow {
+    /// Its id.
+    pub id: String,
+    /// Who made it.
+    pub tenant: Tenant,
+    /// What its maker calls it.
+    pub name: String,
+    /// Hex SHA-256 of its content.
+    pub sha256: String,
+    /// Its size in bytes.
+    pub size: u64,
+}
 
 /// Something retained, awake or asleep.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -380,6 +399,91 @@ impl Store {
     }
 }
 
+/// What was copied out of boxes.
+impl Store {
+    /// One artifact.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn artifact(&self, id: &str) -> Result<Option<ArtifactRow>, StoreError> {
+        let sql = "SELECT id, agent, incarnation, project, name, sha256, size FROM artifacts WHERE id = ?1";
+        Ok(self.db().query_row(sql, [id], artifact).optional()?)
+    }
+
+    /// Every artifact of an agent.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn artifacts_of(&self, agent: &AgentName) -> Result<Vec<ArtifactRow>, StoreError> {
+        let db = self.db();
+        let mut query =
+            db.prepare("SELECT id, agent, incarnation, project, name, sha256, size FROM artifacts WHERE agent = ?1")?;
+        let rows = query.query_map([agent.as_str()], artifact)?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Notes an artifact, in place of the one with its id. Answers the hash that nobody has any more because of it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set_artifact(&self, row: &ArtifactRow) -> Result<Option<String>, StoreError> {
+        let mut db = self.db();
+        let tx = db.transaction()?;
+        let sql = "SELECT sha256 FROM artifacts WHERE id = ?1";
+        let before: Option<String> = tx.query_row(sql, [&row.id], |r| r.get(0)).optional()?;
+        tx.execute(
+            "INSERT OR REPLACE INTO artifacts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, unixepoch())",
+            params![
+                row.id,
+                row.tenant.agent.as_str(),
+                row.tenant.incarnation.map(u64::cast_signed),
+                row.tenant.project.as_str(),
+                row.name,
+                row.sha256,
+                row.size.cast_signed(),
+            ],
+        )?;
+        let unused = unused(&tx, before)?;
+        tx.commit()?;
+        Ok(unused)
+    }
+
+    /// Forgets an artifact. Answers the hash that nobody has any more because of it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn remove_artifact(&self, row: &ArtifactRow) -> Result<Option<String>, StoreError> {
+        let mut db = self.db();
+        let tx = db.transaction()?;
+        tx.execute("DELETE FROM artifacts WHERE id = ?1", [&row.id])?;
+        let unused = unused(&tx, Some(row.sha256.clone()))?;
+        tx.commit()?;
+        Ok(unused)
+    }
+}
+
+fn artifact(r: &rusqlite::Row<'_>) -> Result<ArtifactRow, rusqlite::Error> {
+    let (agent, project): (String, String) = (r.get(1)?, r.get(3)?);
+    Ok(ArtifactRow {
+        id: r.get(0)?,
+        tenant: Tenant {
+            agent: AgentName::new(&agent).map_err(|e| bad_column(1, e))?,
+            incarnation: r.get::<_, Option<i64>>(2)?.map(i64::cast_unsigned),
+            project: ProjectName::new(&project).map_err(|e| bad_column(3, e))?,
+        },
+        name: r.get(4)?,
+        sha256: r.get(5)?,
+        size: r.get::<_, i64>(6)?.cast_unsigned(),
+    })
+}
+
+/// A hash, if no artifact has it.
+fn unused(tx: &rusqlite::Transaction<'_>, sha256: Option<String>) -> Result<Option<String>, rusqlite::Error> {
+    let Some(sha256) = sha256 else { return Ok(None) };
+    let used: i64 = tx.query_row("SELECT count(*) FROM artifacts WHERE sha256 = ?1", [&sha256], |r| r.get(0))?;
+    Ok((used == 0).then_some(sha256))
+}
+
 fn bad_column(i: usize, e: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(i, rusqlite::types::Type::Text, Box::new(e))
 }
@@ -449,7 +553,10 @@ mod tests {
             store.set_asleep("k1", &rows[0].service, 60).unwrap();
         }
         let store = Store::open(&path).unwrap();
-        assert_eq!(store.kept().unwrap(), [KeptRow { made: true, asleep_secs: 60, ..rows[0].clone() }, rows[1].clone()]);
+        assert_eq!(
+            store.kept().unwrap(),
+            [KeptRow { made: true, asleep_secs: 60, ..rows[0].clone() }, rows[1].clone()]
+        );
         store.remove_kept("k1", &rows[0].service).unwrap();
         assert_eq!(store.kept().unwrap(), rows[1..]);
     }

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::boxes::{self, Run};
+use crate::boxes::{self, Artifact, Run};
 use crate::error::{Code, Error, listed};
 use crate::folders::Content;
 use crate::host::Host;
@@ -17,6 +17,7 @@ use crate::name::{AgentName, ProjectName, ServiceName};
 use crate::people::{Caller, CallerKind, OPERATOR};
 use crate::project::{Declared, GateValue};
 use crate::registry::Listener;
+use crate::store::ArtifactRow;
 
 /// One verb.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +66,12 @@ pub const VERBS: &[Verb] = &[
     },
     in_box("read_file", "Read a file of the work folder of your box."),
     in_box("list_files", "List a directory of the work folder of your box."),
+    in_box("create_artifact", "Copy a file out of your box to where it stays when the box goes."),
+    in_box("update_artifact", "Copy a file out of your box in place of an artifact of yours."),
+    Verb {
+        by_role: true,
+        ..verb("read_artifact", &[Agent, Orchestrator], "Read an artifact of yours, or of a project of yours.")
+    },
     verb("register_agent", &[Orchestrator, Operator], "Make an agent known. Its token is answered this once."),
     verb("begin_work", &[Orchestrator], "Bind an agent to a project."),
     verb("end_work", &[Orchestrator], "End an agent's work, with its outcome. Its sandbox goes."),
@@ -182,6 +189,31 @@ struct ListFiles {
     service: Option<String>,
     path: String,
     recursive: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CreateArtifact {
+    service: Option<String>,
+    path: String,
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UpdateArtifact {
+    service: Option<String>,
+    id: String,
+    path: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadArtifact {
+    id: String,
+    #[serde(default)]
+    offset: u64,
+    limit: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -345,14 +377,25 @@ async fn box_verb(host: &Host, verb: &Verb, agent: &AgentName, body: &[u8]) -> R
         "read_file" => {
             let ReadFile { service, path, offset, limit } = read(body)?;
             let limit = limit.unwrap_or(boxes::LONGEST_READ);
-            let Content { bytes, size } = host.read_file(agent, service.as_deref(), &path, offset, limit).await?;
-            let end = offset.saturating_add(bytes.len() as u64);
-            let (content, content_base64) = match String::from_utf8(bytes) {
-                Ok(text) => (Some(text), None),
-                Err(e) => (None, Some(BASE64.encode(e.as_bytes()))),
-            };
-            Ok(json!({ "path": path, "content": content, "content_base64": content_base64, "offset": offset,
-                "size": size, "truncated": end < size }))
+            let content = host.read_file(agent, service.as_deref(), &path, offset, limit).await?;
+            Ok(with_content(json!({ "path": path }), offset, content))
+        }
+        "create_artifact" => {
+            let CreateArtifact { service, path, name } = read(body)?;
+            if name.is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
+                return Err(Error::bad_request("`name`: it has 1 to 200 bytes and no control character"));
+            }
+            let artifact = Artifact::New(&name);
+            Ok(about(&host.set_artifact(agent, service.as_deref(), &path, artifact).await?))
+        }
+        "update_artifact" => {
+            let UpdateArtifact { service, id, path } = read(body)?;
+            Ok(about(&host.set_artifact(agent, service.as_deref(), &path, Artifact::Known(&id)).await?))
+        }
+        "read_artifact" => {
+            let work = host.people().work(agent);
+            let tenant = work.map(|work| work.tenant(agent));
+            read_artifact(host, body, |row| tenant.as_ref() == Some(&row.tenant)).await
         }
         "list_files" => {
             let ListFiles { service, path, recursive } = read(body)?;
@@ -362,6 +405,36 @@ async fn box_verb(host: &Host, verb: &Verb, agent: &AgentName, body: &[u8]) -> R
         }
         _ => Err(Error::internal()),
     }
+}
+
+async fn read_artifact(host: &Host, body: &[u8], may_read: impl Fn(&ArtifactRow) -> bool) -> Result<Value, Error> {
+    let ReadArtifact { id, offset, limit } = read(body)?;
+    let limit = limit.unwrap_or(boxes::LONGEST_READ);
+    let (row, content) = host.read_artifact(&id, may_read, offset, limit).await?;
+    Ok(with_content(about(&row), offset, content))
+}
+
+fn about(row: &ArtifactRow) -> Value {
+    json!({ "id": row.id, "name": row.name, "sha256": row.sha256, "size": row.size })
+}
+
+/// Adds what was read: as text where it is text, else in Base64.
+fn with_content(mut about: Value, offset: u64, Content { bytes, size }: Content) -> Value {
+    let end = offset.saturating_add(bytes.len() as u64);
+    let (content, content_base64) = match String::from_utf8(bytes) {
+        Ok(text) => (Some(text), None),
+        Err(e) => (None, Some(BASE64.encode(e.as_bytes()))),
+    };
+    for (key, value) in [
+        ("content", json!(content)),
+        ("content_base64", json!(content_base64)),
+        ("offset", json!(offset)),
+        ("size", json!(size)),
+        ("truncated", json!(end < size)),
+    ] {
+        about[key] = value;
+    }
+    about
 }
 
 async fn orchestrator_verb(
@@ -389,6 +462,7 @@ async fn orchestrator_verb(
             let ended = host.end_work(projects, &agent, "agent_gone").await?;
             Ok(json!({ "agent": agent, "ended": ended }))
         }
+        "read_artifact" => read_artifact(host, body, |row| projects.contains(&row.tenant.project)).await,
         "spawn_env" => {
             let AgentAndProject { agent, project } = read(body)?;
             let spawn = host.spawn_env(projects, &agent, &project)?;

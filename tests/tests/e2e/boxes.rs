@@ -1,0 +1,392 @@
+//! Boxes: commands and files in a work folder, throwaway and retained.
+
+use std::collections::BTreeSet;
+
+use sandbar_tests::docker::docker;
+use sandbar_tests::host::{image, wait};
+use sandbar_tests::{Client, Options, TestHost};
+use serde_json::{Value, json};
+
+/// The services `box`, which is throwaway, and `home`, which is retained, from one component.
+fn boxes(more: &str) -> Options {
+    let debian = image("redis:8-alpine").unwrap();
+    let busybox = "sandbar-standin/busybox:test";
+    Options {
+        services: vec!["box", "home"],
+        more: format!(
+            "[engines.box]\nsettings = {{ image = {debian:?} }}\ngrant.images = [{debian:?}]\n\
+             [engines.home]\ncomponent = {component:?}\nslug = \"home\"\ngrant.images = [{busybox:?}]\n\
+             settings = {{ image = {busybox:?}, work-folder = \"/home/node\", user = \"1234:1234\" }}\n\
+             [projects.kept]\nservices = [\"box\", \"home\"]\nretained = [\"home\"]\n\
+             [orchestrators.boxes]\ntoken = {{ env = \"TEST_BOXES\" }}\nprojects = [\"kept\", \"shop\"]\n{more}",
+            component = Options::default().engines.join("box.wasm"),
+        ),
+        env: vec![("TEST_BOXES".to_owned(), "orchestrator-of-boxes-in-a-test".to_owned())],
+        ..Options::default()
+    }
+}
+
+fn orchestrator(host: &TestHost) -> Client {
+    host.nobody().with_token("orchestrator-of-boxes-in-a-test")
+}
+
+/// An agent that works on `kept`.
+fn tenant(host: &TestHost, name: &str) -> Client {
+    let answer = orchestrator(host).call("register_agent", &json!({ "agent": name, "role": "developer" }));
+    let client = host.nobody().with_token(answer.evidence()["token"].as_str().unwrap());
+    orchestrator(host).call("begin_work", &json!({ "agent": name, "project": "kept" })).evidence();
+    client
+}
+
+fn sh(client: &Client, service: &str, line: &str) -> Value {
+    client.call("run_command", &json!({ "service": service, "command": line })).evidence().clone()
+}
+
+fn out(client: &Client, service: &str, line: &str) -> String {
+    let ran = sh(client, service, line);
+    assert_eq!(ran["exit_code"], 0, "{ran}");
+    ran["stdout"].as_str().unwrap().trim().to_owned()
+}
+
+/// The containers of a kind, with their states.
+fn states(host: &TestHost, kind: &str) -> Vec<String> {
+    let filter = format!("label={}.installation={}", host.namespace, host.installation);
+    let all = docker(["ps", "--all", "--filter", &filter, "--format", "{{.Names}} {{.State}}"]).unwrap();
+    let prefix = format!("{}-{kind}-", host.namespace);
+    all.lines().filter(|l| l.starts_with(&prefix)).filter_map(|l| l.split(' ').nth(1)).map(str::to_owned).collect()
+}
+
+fn folders(host: &TestHost) -> usize {
+    std::fs::read_dir(host.dir.path().join("boxes")).map_or(0, |dir| {
+        dir.flatten().filter(|e| !e.file_name().to_string_lossy().starts_with('.')).count()
+    })
+}
+
+#[test]
+fn commands_run_in_the_work_folder_and_find_what_earlier_ones_wrote() {
+    let host = TestHost::start_with(boxes(""));
+    let agent = tenant(&host, "dev-1");
+    for (service, folder, user) in [("box", "/sandbox", "1000"), ("home", "/home/node", "1234")] {
+        assert_eq!(out(&agent, service, "pwd; id -u; echo $HOME; touch here"), format!("{folder}\n{user}\n{folder}"));
+        assert_eq!(out(&agent, service, "ls"), "here");
+        let ran = agent
+            .call(
+                "run_command",
+                &json!({ "service": service, "argv": ["sh", "-c", "cat; echo \"$A\" >&2; pwd; exit 7"],
+                    "env": { "A": "b c" }, "stdin": "read me\n", "folder": "." }),
+            )
+            .evidence()
+            .clone();
+        assert_eq!((&ran["exit_code"], &ran["timed_out"]), (&json!(7), &json!(false)));
+        assert_eq!((&ran["stdout"], &ran["stderr"]), (&json!(format!("read me\n{folder}\n")), &json!("b c\n")));
+        assert_eq!(sh(&agent, service, "no-such-program-anywhere")["exit_code"], 127);
+        // Nothing of the host's environment, and no network.
+        assert!(!out(&agent, service, "env").contains("TEST_"), "{service}");
+        assert_eq!(out(&agent, service, "ls /sys/class/net"), "lo");
+    }
+    // Bounded, the head and the tail of it.
+    let ran = sh(&agent, "box", "echo first; yes äöü | head -c 1000001; echo; echo last");
+    let stdout = ran["stdout"].as_str().unwrap();
+    assert_eq!((&ran["stdout_cut"], &ran["stderr_cut"]), (&json!(true), &json!(false)));
+    assert!(stdout.starts_with("first\n") && stdout.ends_with("\nlast\n") && stdout.contains(" bytes left out]"));
+    assert!(stdout.len() < 100_000 && !stdout.contains('\u{fffd}'), "{}", stdout.len());
+}
+
+#[test]
+fn what_is_asked_badly_is_told() {
+    let host = TestHost::start_with(boxes("[projects.no-box]\nservices = []\n"));
+    let agent = tenant(&host, "dev-1");
+    let run = |body: Value| agent.call("run_command", &body);
+    assert!(run(json!({ "command": "ls" })).error("message").contains("so name one"));
+    assert_eq!(run(json!({ "service": "postgres", "command": "ls" })).status, 409);
+    for (body, says) in [
+        (json!({ "service": "box" }), "`argv` or `command`"),
+        (json!({ "service": "box", "argv": [] }), "`argv`"),
+        (json!({ "service": "box", "argv": ["a"], "command": "b" }), "`argv` or `command`"),
+        (json!({ "service": "box", "command": "a", "deadline_secs": 0 }), "`deadline_secs`"),
+        (json!({ "service": "box", "command": "a", "env": { "A=B": "" } }), "`env`"),
+        (json!({ "service": "box", "command": "a\0b" }), "NUL"),
+        (json!({ "service": "box", "command": "a", "shell": true }), "shell"),
+    ] {
+        let answer = run(body);
+        assert_eq!(answer.status, 400, "{says}");
+        assert!(answer.error("message").contains(says), "{says}: {}", answer.error("message"));
+    }
+    assert_eq!(host.containers(), Vec::<String>::new());
+}
+
+#[test]
+fn files_are_written_and_read_and_stay_inside() {
+    let host = TestHost::start_with(boxes(""));
+    let agent = tenant(&host, "dev-1");
+    let call = |verb: &str, mut body: Value| {
+        body["service"] = json!("home");
+        agent.call(verb, &body)
+    };
+    call("write_file", json!({ "path": "src/a.txt", "content": "ä\n" })).evidence();
+    call("write_file", json!({ "path": "/home/node/b.bin", "content_base64": "AP8=", "mode": 0o755 })).evidence();
+    assert_eq!(out(&agent, "home", "cat src/a.txt; stat -c '%u %g %a' src src/a.txt b.bin"), "ä\n1234 1234 755\n1234 1234 644\n1234 1234 755");
+    out(&agent, "home", "echo from inside > c; ln -s /home/node/c absolute; ln -s c relative; ln -s /etc/passwd out; ln -s ../.. up; mkfifo pipe");
+    for path in ["c", "absolute", "relative", "/home/node/c"] {
+        assert_eq!(call("read_file", json!({ "path": path })).evidence()["content"], "from inside\n", "{path}");
+    }
+    let read = call("read_file", json!({ "path": "b.bin" })).evidence().clone();
+    assert_eq!((&read["content"], &read["content_base64"], &read["size"]), (&Value::Null, &json!("AP8="), &json!(2)));
+    let part = call("read_file", json!({ "path": "c", "offset": 5, "limit": 3 })).evidence().clone();
+    assert_eq!((&part["content"], &part["truncated"]), (&json!("ins"), &json!(true)));
+    for path in ["out", "up/x", "../x", "/etc/passwd", "pipe", "src", "missing", ""] {
+        let answer = call("read_file", json!({ "path": path }));
+        assert!(matches!(answer.status, 400 | 404), "{path}: {}", answer.status);
+    }
+    for path in ["out", "up/x", "../x", "/etc/x", "src", "pipe"] {
+        assert_eq!(call("write_file", json!({ "path": path, "content": "x" })).status, 400, "{path}");
+    }
+    assert_eq!(call("write_file", json!({ "path": "s", "content": "x", "mode": 0o4755 })).status, 400);
+    let listed = call("list_files", json!({ "recursive": true })).evidence().clone();
+    let paths: BTreeSet<_> = listed["files"].as_array().unwrap().iter().map(|f| f["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["absolute", "b.bin", "c", "out", "pipe", "relative", "src", "src/a.txt", "up"].into());
+    // A file may be larger than what other verbs take.
+    let large = "x".repeat(200_000);
+    call("write_file", json!({ "path": "large", "content": large })).evidence();
+    assert_eq!(out(&agent, "home", "wc -c < large"), "200000");
+}
+
+#[test]
+fn a_box_may_not_hold_more_than_its_share() {
+    let host = TestHost::start_with(boxes("[boxes]\nmax_bytes = \"1m\"\n"));
+    let agent = tenant(&host, "dev-1");
+    let write = |n: usize| agent.call("write_file", &json!({ "service": "box", "path": "f", "content": "x".repeat(n) }));
+    write(500_000).evidence();
+    assert!(write(1_100_000).error("message").contains("holds more than"));
+    let answer = agent.call("run_command", &json!({ "service": "box", "command": "yes > g; sleep 600" }));
+    assert!(answer.error("message").contains("holds more than"));
+    out(&agent, "box", "rm g");
+}
+
+#[test]
+fn what_a_command_started_ends_with_it() {
+    let host = TestHost::start_with(boxes(""));
+    let agent = tenant(&host, "dev-1");
+    for service in ["box", "home"] {
+        let name = |s: &str| host.containers().into_iter().find(|c| c.contains(&format!("-{s}-"))).unwrap();
+        out(&agent, service, "true");
+        let container = name(service);
+        let processes = || docker(["top", &container, "-eo", "args"]).unwrap();
+        let idle = processes().lines().count();
+        let line = "setsid sleep 4001 & trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 4002; sleep 4003' &) ; sleep 4004";
+        let began = std::time::Instant::now();
+        let ran = agent.call("run_command", &json!({ "service": service, "command": line, "deadline_secs": 1 }));
+        assert_eq!((&ran.evidence()["exit_code"], &ran.evidence()["timed_out"]), (&json!(124), &json!(true)));
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "it was not waited for");
+        assert_eq!(processes().lines().count(), idle, "{}", processes());
+        // A caller that goes away.
+        agent.hang_up("run_command", &json!({ "service": service, "command": line }), || {
+            wait("the command", || processes().contains("sleep 4004"));
+        });
+        wait("its end", || processes().lines().count() == idle);
+        assert_eq!(out(&agent, service, "echo next"), "next");
+    }
+}
+
+#[test]
+fn throwaway_is_closed_and_retained_sleeps() {
+    let mut host = TestHost::start_with(Options { keep_on_shutdown: true, ..boxes("") });
+    let agent = tenant(&host, "dev-1");
+    for service in ["box", "home"] {
+        out(&agent, service, "echo mine > file");
+    }
+    assert_eq!((states(&host, "box"), states(&host, "kept"), folders(&host)), (vec!["running".into()], vec!["running".into()], 2));
+    let kept = host.containers().into_iter().find(|c| c.contains("-kept-")).unwrap();
+    let id = || docker(["inspect", "--format", "{{.Id}}", &kept]).unwrap();
+    let first = id();
+
+    // Over a restart of the host both go on.
+    host.down().unwrap();
+    host.up().unwrap();
+    let agent = host.nobody().with_token(agent.token().unwrap());
+    for service in ["box", "home"] {
+        assert_eq!(out(&agent, service, "cat file"), "mine", "{service}");
+    }
+    agent.call("release_sandbox", &json!({})).evidence();
+    wait("the throwaway one to be closed", || states(&host, "box").is_empty() && folders(&host) == 1);
+    assert_eq!(states(&host, "kept"), ["exited"]);
+
+    // Asleep over another restart, with a kill this time.
+    host.kill();
+    host.up().unwrap();
+    let agent = host.nobody().with_token(agent.token().unwrap());
+    assert_eq!(states(&host, "kept"), ["exited"]);
+    assert_eq!(out(&agent, "home", "cat file"), "mine");
+    assert_eq!(id(), first, "it was woken, and not made anew");
+
+    // Gone behind the host's back: made anew, and its files are still there.
+    docker(["rm", "--force", &kept]).unwrap();
+    assert_eq!(out(&agent, "home", "cat file"), "mine");
+    assert_ne!(id(), first);
+
+    orchestrator(&host).call("end_work", &json!({ "agent": "dev-1", "outcome": "done" })).evidence();
+    assert_eq!((states(&host, "kept"), folders(&host)), (vec!["exited".to_owned()], 1));
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
+    assert_eq!((host.containers(), folders(&host)), (Vec::new(), 0));
+}
+
+#[test]
+fn tenants_never_meet_and_nothing_names_them() {
+    let host = TestHost::start_with(boxes(""));
+    let (a, b) = (tenant(&host, "dev-one"), tenant(&host, "dev-two"));
+    for (client, word) in [(&a, "one"), (&b, "two")] {
+        for service in ["box", "home"] {
+            out(client, service, &format!("echo {word} > file"));
+        }
+    }
+    for (client, word) in [(&a, "one"), (&b, "two")] {
+        for service in ["box", "home"] {
+            assert_eq!(out(client, service, "cat file"), word);
+        }
+    }
+    // The same agent on another project is another tenant.
+    orchestrator(&host).call("begin_work", &json!({ "agent": "dev-one", "project": "shop" })).evidence();
+    assert_eq!(out(&a, "home", "ls"), "");
+    for container in host.containers() {
+        let labels = docker(["inspect", "--format", "{{json .Config.Labels}} {{json .Mounts}}", &container]).unwrap();
+        for word in ["dev-one", "dev-two", "shop"] {
+            assert!(!container.contains(word) && !labels.contains(word), "{container} {labels}");
+        }
+    }
+    for line in host.log().iter().map(ToString::to_string).filter(|l| {
+        ["run_command", "\"made\"", "adopted", "released"].iter().any(|word| l.contains(word))
+    }) {
+        assert!(!line.contains("dev-one") && !line.contains("dev-two"), "{line}");
+    }
+    host.operator().call("remove_agent", &json!({ "agent": "dev-one" })).evidence();
+    host.operator().call("remove_agent", &json!({ "agent": "dev-two" })).evidence();
+}
+
+#[test]
+fn the_least_recently_used_one_makes_room() {
+    let host = TestHost::start_with(boxes("[retention]\nmax_live = 2\n"));
+    let agents = ["a", "b", "c"].map(|name| tenant(&host, name));
+    for agent in &agents[..2] {
+        out(agent, "home", "echo x > file");
+    }
+    let busy = agents[0].clone();
+    let busy = std::thread::spawn(move || sh(&busy, "home", "until test -e go; do sleep 0.1; done; cat file"));
+    wait("the command to run", || {
+        docker(["ps", "--quiet", "--filter", &format!("label={}.installation={}", host.namespace, host.installation)])
+            .unwrap()
+            .lines()
+            .any(|id| docker(["top", id, "-eo", "args"]).unwrap().contains("until test"))
+    });
+    // Used more recently, but the other one is busy.
+    out(&agents[2], "home", "true");
+    assert_eq!(states(&host, "kept").iter().filter(|s| *s == "running").count(), 2);
+    let c = agents[2].clone();
+    let second = std::thread::spawn(move || sh(&c, "home", "until test -e go; do sleep 0.1; done"));
+    wait("all to be busy", || {
+        let answer = agents[1].call("run_command", &json!({ "service": "home", "command": "true" }));
+        answer.status == 429
+    });
+    for agent in [&agents[0], &agents[2]] {
+        agent.call("write_file", &json!({ "service": "home", "path": "go", "content": "" })).evidence();
+    }
+    assert_eq!(busy.join().unwrap()["stdout"], "x\n");
+    second.join().unwrap();
+    assert_eq!(out(&agents[1], "home", "cat file"), "x");
+    for name in ["a", "b", "c"] {
+        host.operator().call("remove_agent", &json!({ "agent": name })).evidence();
+    }
+}
+
+#[test]
+fn what_slept_for_long_enough_is_deleted() {
+    let host = TestHost::start_with(boxes("[retention]\ndelete_after_secs = 0\n[janitor]\nevery_secs = 1\n"));
+    let agent = tenant(&host, "dev-1");
+    out(&agent, "home", "echo mine > file");
+    agent.call("release_sandbox", &json!({})).evidence();
+    wait("it to be deleted", || host.containers().is_empty() && folders(&host) == 0);
+    assert_eq!(out(&agent, "home", "ls"), "");
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
+}
+
+#[test]
+fn a_retained_database_keeps_its_rows_and_its_password() {
+    let mut host = TestHost::start_with(Options {
+        keep_on_shutdown: true,
+        publish: "loopback",
+        services: vec!["postgres"],
+        more: "[projects.kept]\nservices = [\"postgres\", \"redis\"]\nretained = [\"postgres\"]\n\
+               [orchestrators.boxes]\ntoken = { env = \"TEST_BOXES\" }\nprojects = [\"kept\"]\n"
+            .to_owned(),
+        env: vec![("TEST_BOXES".to_owned(), "orchestrator-of-boxes-in-a-test".to_owned())],
+        ..Options::default()
+    });
+    let agent = tenant(&host, "dev-1");
+    let connect = |client: &Client| {
+        let evidence = client.call("request_sandbox", &json!({})).evidence().clone();
+        let url = evidence["postgres"]["env"]["DATABASE_URL"].as_str().unwrap().to_owned();
+        (evidence, postgres::Client::connect(&url, postgres::NoTls).unwrap())
+    };
+    let rows = |db: &mut postgres::Client| db.query_one("select count(*) from t", &[]).unwrap().get::<_, i64>(0);
+    let (first, mut db) = connect(&agent);
+    db.batch_execute("create table t (a int); insert into t values (1), (2)").unwrap();
+    drop(db);
+    agent.call("release_sandbox", &json!({})).evidence();
+    assert_eq!(states(&host, "kept"), ["exited"]);
+
+    let (second, mut db) = connect(&agent);
+    assert_eq!(rows(&mut db), 2);
+    assert_eq!(second["postgres"]["password"], first["postgres"]["password"]);
+    assert_ne!(second["redis"]["password"], first["redis"]["password"]);
+    drop(db);
+
+    host.kill();
+    host.up().unwrap();
+    let agent = host.nobody().with_token(agent.token().unwrap());
+    let (third, mut db) = connect(&agent);
+    assert_eq!((rows(&mut db), &third["postgres"]["password"]), (2, &first["postgres"]["password"]));
+    drop(db);
+
+    // Made anew with a feature, around the same data.
+    let kept = host.containers().into_iter().find(|c| c.contains("-kept-")).unwrap();
+    docker(["rm", "--force", &kept]).unwrap();
+    let (fourth, mut db) = connect(&agent);
+    assert_eq!((rows(&mut db), &fourth["postgres"]["password"]), (2, &first["postgres"]["password"]));
+    drop(db);
+    let volumes = || host.left().unwrap().iter().filter(|l| l.starts_with("volume ")).count();
+    assert_eq!(volumes(), 1);
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
+    assert_eq!(volumes(), 0);
+    host.wait_until_empty();
+    docker(["network", "rm", &host.network()]).unwrap();
+}
+
+#[test]
+fn artifacts_outlive_their_box_and_are_their_maker_s() {
+    let host = TestHost::start_with(boxes(""));
+    let (a, b) = (tenant(&host, "dev-one"), tenant(&host, "dev-two"));
+    out(&a, "box", "echo report > r; head -c 70000000 /dev/zero > big; ln -s /etc/passwd out");
+    let made = a.call("create_artifact", &json!({ "service": "box", "path": "r", "name": "the report" }));
+    let made = made.evidence().clone();
+    assert_eq!((&made["sha256"], &made["size"]), (&json!(sandbar_core::secret::sha256_hex("report\n")), &json!(7)));
+    let id = json!({ "id": made["id"] });
+    assert_eq!(b.call("read_artifact", &id).status, 404);
+    assert_eq!(host.orchestrator().call("read_artifact", &id).status, 404, "it is of another project");
+    assert_eq!(orchestrator(&host).call("read_artifact", &id).evidence()["content"], "report\n");
+    let create = |path: &str| a.call("create_artifact", &json!({ "service": "box", "path": path, "name": "x" })).status;
+    assert_eq!((create("big"), create("out"), create("missing")), (413, 400, 404));
+
+    out(&a, "box", "echo another > r");
+    let update = |client: &Client| {
+        client.call("update_artifact", &json!({ "service": "box", "id": made["id"], "path": "r" }))
+    };
+    assert_eq!(update(&b).status, 404);
+    assert_ne!(update(&a).evidence()["sha256"], made["sha256"]);
+    a.call("release_sandbox", &json!({})).evidence();
+    assert_eq!(a.call("read_artifact", &id).evidence()["content"], "another\n");
+    let stored = || std::fs::read_dir(host.dir.path().join("state/artifacts")).unwrap().count();
+    assert_eq!(stored(), 1, "what nobody has any more is gone");
+    host.operator().call("remove_agent", &json!({ "agent": "dev-one" })).evidence();
+    assert_eq!(stored(), 0);
+    assert_eq!(orchestrator(&host).call("read_artifact", &id).status, 404);
+    host.operator().call("remove_agent", &json!({ "agent": "dev-two" })).evidence();
+}
