@@ -14,8 +14,12 @@ use rustix::io::Errno;
 use crate::FilesError;
 use crate::view::{step, through};
 
-/// How often a directory may turn out not to be empty after everything in it was removed, counting those it was in.
-const MOST_PASSES: u32 = 100;
+/// How many names of a directory are taken before any of them is removed. Somebody who goes on making things there could
+/// otherwise keep one reading of it from ever ending.
+const BATCH: usize = 100_000;
+/// When a directory, with those it was in, is given up: after so many batches, or a tenth of that when it had less than
+/// a batch each time and still did not become empty.
+const MOST_PASSES: u32 = 1000;
 
 /// A name that nothing has.
 pub(crate) fn unique() -> String {
@@ -41,7 +45,7 @@ pub(crate) fn bin(trash: &Dir, name: &str) -> Result<(), FilesError> {
 
 /// Deletes what is in a bin.
 fn empty(bin: &OwnedFd) -> Result<(), Errno> {
-    let mut left: Vec<(Vec<u8>, u32)> = names(bin)?.into_iter().map(|name| (name, 0)).collect();
+    let mut left: Vec<(Vec<u8>, u32)> = names(bin, usize::MAX)?.into_iter().map(|name| (name, 0)).collect();
     let mut outcome = Ok(());
     let mut next = 0_u64;
     while let Some((name, passes)) = left.pop() {
@@ -61,7 +65,12 @@ fn empty(bin: &OwnedFd) -> Result<(), Errno> {
             Ok(()) => {}
             Err(Errno::NOTEMPTY | Errno::EXIST) if passes < MOST_PASSES => {
                 // It is tried after what was in it, for there may have been too many to move at once.
-                left.push((name, if pass == Ok(true) { passes + 1 } else { passes + 10 }));
+                let more = match pass {
+                    Ok(Pass { full: true, removed: true }) => 1,
+                    Ok(Pass { removed: true, .. }) => 10,
+                    _ => 100,
+                };
+                left.push((name, passes + more));
             }
             Err(e) => outcome = outcome.and(pass.map(drop)).and(Err(e)),
         }
@@ -70,21 +79,22 @@ fn empty(bin: &OwnedFd) -> Result<(), Errno> {
     outcome
 }
 
-/// Removes what is in a directory, moving directories that are not empty to the bin. Answers whether there was anything
-/// that it could remove; an error only if there was something and all of it failed.
-fn clear(folder: &OwnedFd, bin: &OwnedFd, next: &mut u64, moved: &mut Vec<Vec<u8>>) -> Result<bool, Errno> {
-    let (mut removed, mut failed) = (false, Ok(()));
-    for entry in rustix::fs::Dir::read_from(folder)? {
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(Errno::NOENT) => break,
-            Err(e) => return Err(e),
-        };
-        let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") {
-            continue;
-        }
-        match discard(folder, name, bin, next) {
+/// What became of one batch of a directory.
+#[derive(Clone, Copy)]
+struct Pass {
+    /// Whether there may be more than was taken.
+    full: bool,
+    /// Whether anything could be removed.
+    removed: bool,
+}
+
+/// Removes what is in a directory, a batch at most, moving directories that are not empty to the bin. An error only if
+/// there was something and all of it failed.
+fn clear(folder: &OwnedFd, bin: &OwnedFd, next: &mut u64, moved: &mut Vec<Vec<u8>>) -> Result<Pass, Errno> {
+    let names = names(folder, BATCH)?;
+    let (full, mut removed, mut failed) = (names.len() == BATCH, false, Ok(()));
+    for name in names {
+        match discard(folder, &name, bin, next) {
             Ok(directory) => {
                 removed = true;
                 moved.extend(directory);
@@ -92,7 +102,7 @@ fn clear(folder: &OwnedFd, bin: &OwnedFd, next: &mut u64, moved: &mut Vec<Vec<u8
             Err(e) => failed = failed.and(Err(e)),
         }
     }
-    if removed { Ok(true) } else { failed.map(|()| false) }
+    if removed { Ok(Pass { full, removed }) } else { failed.map(|()| Pass { full, removed }) }
 }
 
 /// Removes one entry, or answers what it is called in the bin.
@@ -157,12 +167,21 @@ fn open_up(folder: impl AsFd, name: &[u8]) -> Result<(), Errno> {
     chmod(through(&handle), Mode::RWXU)
 }
 
-fn names(folder: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
+/// At most so many names of what is in a directory.
+fn names(folder: &OwnedFd, most: usize) -> Result<Vec<Vec<u8>>, Errno> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(folder)? {
-        let entry = entry?;
+        let entry = match entry {
+            Ok(entry) => entry,
+            // Deleted while it was read.
+            Err(Errno::NOENT) => break,
+            Err(e) => return Err(e),
+        };
         if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
             names.push(entry.file_name().to_bytes().to_vec());
+        }
+        if names.len() == most {
+            break;
         }
     }
     Ok(names)

@@ -1,5 +1,7 @@
 //! What the work folders promise while nothing disturbs them.
 
+#![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
+
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
