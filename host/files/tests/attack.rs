@@ -386,6 +386,7 @@ fn nothing_outside_is_removed() {
     }
     println!("removed {removed} times of {tried} under {swaps} swaps");
     assert!(removed >= 50 && swaps > removed, "removed {removed} times of {tried} under {swaps} swaps");
+    assert_eq!(scene.outside(), before);
     // Whatever a box held up goes once it is gone.
     scene.folders.sweep().unwrap();
     assert_eq!(fs::read_dir(scene.above.path().join("boxes/.trash")).unwrap().count(), 0);
