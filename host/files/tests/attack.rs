@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, RenameFlags, renameat_with};
@@ -21,6 +22,11 @@ const INSIDE: &str = "inside";
 const SECRET: &str = "SECRET";
 /// A name that is nowhere inside.
 const SECRET_NAME: &str = "name-of-a-secret";
+
+/// One attack at a time: each takes every processor.
+static ALONE: Mutex<()> = Mutex::new(());
+/// How much longer an attack goes on than it should where the machine is too busy for it to mean anything yet.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A directory of work folders, and beside it what a box would like to have.
 struct Scene {
@@ -49,6 +55,10 @@ impl Scene {
 
     fn state(&self) -> PathBuf {
         self.above.path().join("state")
+    }
+
+    fn another(&self) -> PathBuf {
+        self.folders.folder("another", "/home/node").unwrap().host_path().to_owned()
     }
 
     /// Everything outside of the attacked folders, with checksums.
@@ -91,7 +101,7 @@ impl Scene {
     /// Where the links of a box lead that wants out, and some that stay inside.
     fn targets(&self, climb: usize) -> Vec<String> {
         let state = self.state().to_str().unwrap().to_owned();
-        let another = self.folders.folder("another", "/home/node").unwrap().host_path().to_str().unwrap().to_owned();
+        let another = self.another().to_str().unwrap().to_owned();
         let mut targets: Vec<String> = [
             "/home/node/real",
             "real",
@@ -119,6 +129,11 @@ impl Scene {
 fn me() -> Owner {
     Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
 }
+
+/// How much has to be tried for a test to mean something.
+const READS: u64 = 5000;
+const LISTS: u64 = 250;
+const REMOVALS: u64 = 50;
 
 /// How often something was tried, and how often it worked.
 #[derive(Debug, Default)]
@@ -241,6 +256,7 @@ fn attack(work: &Path, targets: &[String], stop: &AtomicBool, which: usize) {
 
 #[test]
 fn nothing_outside_is_read_or_written() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let scene = Scene::new();
     let folder = scene.folders.folder("victim", "/home/node").unwrap();
     let work = folder.host_path();
@@ -267,9 +283,9 @@ fn nothing_outside_is_read_or_written() {
     });
     assert_eq!(scene.outside(), before);
     scene.assert_nothing_was_made_elsewhere();
-    reads.assert_decent("reads", 3000, 20);
-    writes.assert_decent("writes", 1000, 20);
-    lists.assert_decent("lists", 300, 20);
+    reads.assert_decent("reads", READS, 20);
+    writes.assert_decent("writes", READS / 5, 20);
+    lists.assert_decent("lists", LISTS, 20);
     println!("steady: {steady:?}");
     let [tried, worked] = [steady.tried, steady.worked].map(AtomicU64::into_inner);
     assert!(worked * 100 >= tried * 99, "only {worked} of {tried} worked");
@@ -304,7 +320,8 @@ fn transfer(scene: &Scene, folder: &WorkFolder, seed: usize, until: Instant, tal
     ];
     let judge = |path: &str, bytes: &[u8]| assert_eq!(std::str::from_utf8(bytes), Ok(INSIDE), "read by {path}");
     let mut round = seed;
-    while Instant::now() < until {
+    let enough = || lists.tried.load(Ordering::Relaxed) >= LISTS && reads.tried.load(Ordering::Relaxed) >= READS;
+    while Instant::now() < until || !enough() && Instant::now() < until + PATIENCE {
         round += 1;
         for _ in 0..4 {
             round += 1;
@@ -338,12 +355,15 @@ fn transfer(scene: &Scene, folder: &WorkFolder, seed: usize, until: Instant, tal
 
 #[test]
 fn nothing_outside_is_removed() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let scene = Scene::new();
-    let targets = scene.targets(5);
+    // To what this test made, and nowhere else: if they are ever followed, only that is lost.
+    let targets = [scene.state(), scene.state().join("sub"), scene.another()];
     let before = scene.outside();
-    let (mut tried, mut removed, mut swaps) = (0, 0, 0);
+    let (mut tried, mut removed, mut swaps) = (0_u64, 0, 0);
+    let mut unexpected = None;
     let until = Instant::now() + Duration::from_secs(4);
-    while Instant::now() < until && removed < 2000 {
+    while Instant::now() < until || removed < REMOVALS && Instant::now() < until + PATIENCE {
         let folder = scene.folders.folder("doomed", "/home/node").unwrap();
         let work = folder.host_path().to_owned();
         for dir in 0..20 {
@@ -378,15 +398,19 @@ fn nothing_outside_is_removed() {
             let outcome = scene.folders.remove("doomed");
             stop.store(true, Ordering::Relaxed);
             swaps += attacker.join().unwrap();
-            assert!(matches!(outcome, Ok(()) | Err(FilesError::Busy(_))), "{outcome:?}");
+            if !matches!(outcome, Ok(()) | Err(FilesError::Busy(_))) {
+                // For the end: what became of the outside matters more.
+                unexpected = outcome.as_ref().err().map(ToString::to_string);
+            }
             tried += 1;
             removed += u64::from(outcome.is_ok());
         });
         assert!(!scene.folders.exists("doomed").unwrap());
     }
     println!("removed {removed} times of {tried} under {swaps} swaps");
-    assert!(removed >= 50 && swaps > removed, "removed {removed} times of {tried} under {swaps} swaps");
     assert_eq!(scene.outside(), before);
+    assert_eq!(unexpected, None);
+    assert!(removed >= REMOVALS && swaps > removed, "removed {removed} times of {tried} under {swaps} swaps");
     // Whatever a box held up goes once it is gone.
     scene.folders.sweep().unwrap();
     assert_eq!(fs::read_dir(scene.above.path().join("boxes/.trash")).unwrap().count(), 0);
