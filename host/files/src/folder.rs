@@ -1,0 +1,290 @@
+//! One work folder: what is read from it and written to it.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fstat, mkdirat, openat, renameat, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::path::Asked;
+use crate::view::{View, kind, reopen, step};
+use crate::{FilesError, Listing, list, remove, usage};
+
+/// How often a write begins anew because what it stood on was moved away.
+const MOST_ROUNDS: u32 = 64;
+
+/// Whose a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// The user's number, as the host sees it.
+    pub uid: u32,
+    /// The group's number, as the host sees it.
+    pub gid: u32,
+}
+
+impl Owner {
+    fn take(self, handle: impl AsFd) -> Result<(), Errno> {
+        // To the kernel these mean "leave it as it is", which would be root.
+        if self.uid == u32::MAX || self.gid == u32::MAX {
+            return Err(Errno::INVAL);
+        }
+        fchown(handle, Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
+    }
+}
+
+/// A part of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Content {
+    /// The bytes from where reading began.
+    pub bytes: Vec<u8>,
+    /// How large the whole file was.
+    pub size: u64,
+    /// When it was last changed, in seconds since 1970; whatever the box says, so it may be any number.
+    pub modified: i64,
+}
+
+/// The work folder of one box. See the [crate] for what holds while the box runs.
+#[derive(Debug)]
+pub struct WorkFolder {
+    view: View,
+    own: OwnedFd,
+    path: PathBuf,
+}
+
+impl WorkFolder {
+    pub(crate) fn new(view: View, own: OwnedFd, path: PathBuf) -> Self {
+        Self { view, own, path }
+    }
+
+    /// Where it is on this machine: what is mounted into the box. Not for opening.
+    pub fn host_path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the folder itself to the box's user.
+    ///
+    /// # Errors
+    /// When the host may not.
+    pub fn chown_root(&self, owner: Owner) -> Result<(), FilesError> {
+        owner.take(&self.own).map_err(|e| FilesError::of(e, "."))
+    }
+
+    /// Reads at most `limit` bytes of a regular file. Beyond its end there are none.
+    ///
+    /// # Errors
+    /// When it is no regular file inside, or cannot be read.
+    pub fn read(&self, path: &str, offset: u64, limit: usize) -> Result<Content, FilesError> {
+        let asked = self.asked(path)?;
+        let (file, stat) = self.regular(&asked)?;
+        let size = stat.st_size.cast_unsigned();
+        let most = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(limit);
+        let mut bytes = Vec::new();
+        // In pieces: a file may say that it is larger than the memory.
+        let mut piece = vec![0; most.min(256 * 1024)];
+        while bytes.len() < most {
+            let wanted = piece.len().min(most - bytes.len());
+            match file.read_at(&mut piece[..wanted], offset + bytes.len() as u64) {
+                Ok(0) => break,
+                Ok(n) => bytes.extend_from_slice(&piece[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(FilesError::of_io(e, &asked.shown)),
+            }
+        }
+        Ok(Content { bytes, size, modified: stat.st_mtime })
+    }
+
+    /// Opens a regular file of at most `most` bytes, and says how many it had. The box may go on writing to it, so
+    /// whoever reads it takes that many and looks whether there were.
+    ///
+    /// # Errors
+    /// When it is no regular file inside, is larger, or cannot be opened.
+    pub fn open_read(&self, path: &str, most: u64) -> Result<(File, u64), FilesError> {
+        let asked = self.asked(path)?;
+        let (file, stat) = self.regular(&asked)?;
+        let size = stat.st_size.cast_unsigned();
+        if size > most { Err(FilesError::TooLarge { path: asked.shown, size, most }) } else { Ok((file, size)) }
+    }
+
+    /// Writes a file in one step: whoever opens the path has the old content or the new, whole. A file that is there is
+    /// replaced and keeps its permissions unless `mode` is given; a new one has 0644. A link is followed and its target
+    /// written. With `parents` the directories on the way are made too and belong to `owner`.
+    ///
+    /// Set-uid, set-gid and sticky bits in `mode` are dropped.
+    ///
+    /// # Errors
+    /// When the path is not inside, is something else than a regular file, or cannot be written.
+    pub fn write(
+        &self,
+        path: &str,
+        bytes: &[u8],
+        mode: Option<u32>,
+        owner: Owner,
+        parents: bool,
+    ) -> Result<(), FilesError> {
+        let asked = self.asked(path)?;
+        let mut last = None;
+        for _ in 0..MOST_ROUNDS {
+            match self.write_once(&asked, bytes, mode, owner, parents) {
+                Err(Failed::Moved(e)) => last = Some(e),
+                Err(Failed::Finally(e)) => return Err(e),
+                Ok(()) => return Ok(()),
+            }
+            std::thread::yield_now();
+        }
+        Err(last.unwrap_or(FilesError::Busy(asked.shown)))
+    }
+
+    fn write_once(
+        &self,
+        asked: &Asked<'_>,
+        bytes: &[u8],
+        mode: Option<u32>,
+        owner: Owner,
+        parents: bool,
+    ) -> Result<(), Failed> {
+        let shown = &asked.shown;
+        let place = match self.view.place(asked) {
+            Err(FilesError::NotFound(_)) if parents => {
+                self.make_parents(asked, owner)?;
+                self.view.place(asked).map_err(|e| match e {
+                    FilesError::NotFound(path) => Failed::Moved(FilesError::Busy(path)),
+                    other => Failed::Finally(other),
+                })?
+            }
+            other => other?,
+        };
+        let kept = match place.found {
+            Some((_, stat)) if kind(&stat) == FileType::RegularFile => stat.st_mode & 0o777,
+            Some(_) => return Err(FilesError::NotAFile(shown.clone()).into()),
+            None => 0o644,
+        };
+        let mode = Mode::from_raw_mode(mode.unwrap_or(kept) & 0o777);
+        put(&place.folder, &place.name, bytes, mode, owner).map_err(|e| match e {
+            // The directory was deleted, or the box took the new file away before it had its name.
+            Errno::NOENT => Failed::Moved(FilesError::Busy(shown.clone())),
+            other => FilesError::of(other, shown).into(),
+        })
+    }
+
+    /// Makes the directories that a path needs.
+    fn make_parents(&self, asked: &Asked<'_>, owner: Owner) -> Result<(), Failed> {
+        let shown = &asked.shown;
+        let parts = asked.parts.split_last().map_or(&[][..], |(_, parts)| parts);
+        let (mut folder, there) = self.view.deepest(parts, shown)?;
+        let missing = &parts[there..];
+        if missing.contains(&"..") {
+            // Of a directory that is not there, so nobody knows where that is.
+            return Err(FilesError::NotFound(shown.clone()).into());
+        }
+        for part in missing {
+            let made = match mkdirat(&folder, *part, Mode::from_raw_mode(0o700)) {
+                Ok(()) => true,
+                Err(Errno::EXIST) => false,
+                Err(Errno::NOENT) => return Err(Failed::Moved(FilesError::Busy(shown.clone()))),
+                Err(e) => return Err(FilesError::of(e, shown).into()),
+            };
+            folder = step(&folder, part.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY).map_err(|e| match e {
+                Errno::NOENT => Failed::Moved(FilesError::Busy(shown.clone())),
+                // A link to nothing is in the way, or came there just now.
+                Errno::LOOP => Failed::Moved(FilesError::Outside(shown.clone())),
+                other => FilesError::of(other, shown).into(),
+            })?;
+            if made {
+                hand_over(&folder, owner).map_err(|e| FilesError::of(e, shown))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in a directory, or below it with `recursive`: the first `limit` entries in the order of their paths.
+    /// Links are told, not followed, except those on the way to `path`.
+    ///
+    /// # Errors
+    /// When it is no directory inside, or cannot be read.
+    pub fn list(&self, path: &str, recursive: bool, limit: usize) -> Result<Listing, FilesError> {
+        let asked = self.asked(path)?;
+        let top = self.view.directory(&asked)?;
+        list::list(&top, &asked, recursive, limit)
+    }
+
+    /// How many bytes the folder takes, counting a file with several names once and what is empty as a sector. Stops
+    /// as soon as it is more than `limit`; what is answered then is more than `limit` too.
+    ///
+    /// A box that moves things about while this counts can be counted wrong, and a file that is deleted but still open
+    /// in the box is not seen. Where that matters a quota of the file system is needed.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn usage(&self, limit: u64) -> Result<u64, FilesError> {
+        usage::usage(&self.own, limit).map_err(|e| FilesError::of(e, "."))
+    }
+
+    fn asked<'a>(&self, path: &'a str) -> Result<Asked<'a>, FilesError> {
+        Asked::new(path, self.view.inside())
+    }
+
+    /// Opens a regular file. Anything else is left unopened.
+    fn regular(&self, asked: &Asked<'_>) -> Result<(File, Stat), FilesError> {
+        let shown = &asked.shown;
+        let place = self.view.place(asked)?;
+        let (handle, stat) = match place.found {
+            Some((handle, stat)) if kind(&stat) == FileType::RegularFile => (handle, stat),
+            Some(_) => return Err(FilesError::NotAFile(shown.clone())),
+            None if place.linked => return Err(FilesError::Outside(shown.clone())),
+            None => return Err(FilesError::NotFound(shown.clone())),
+        };
+        Ok((reopen(&handle).map_err(|e| FilesError::of(e, shown))?, stat))
+    }
+}
+
+/// Why a write did not happen.
+enum Failed {
+    /// Something was moved meanwhile; the error if it happens every time.
+    Moved(FilesError),
+    Finally(FilesError),
+}
+
+impl From<FilesError> for Failed {
+    fn from(e: FilesError) -> Self {
+        Self::Finally(e)
+    }
+}
+
+/// Puts a file under a name. It is made beside it under a name of its own and everything is done through its handle, so
+/// nothing that the box does to that name can change whose file is given away.
+fn put(folder: &OwnedFd, name: &[u8], bytes: &[u8], mode: Mode, owner: Owner) -> Result<(), Errno> {
+    let temporary = format!(".sandbar-{}", remove::unique());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(openat(folder, &temporary, flags, Mode::from_raw_mode(0o600))?);
+    let written = file
+        .write_all(bytes)
+        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+        .and_then(|()| owner.take(&file))
+        // After the owner: a change of owner takes bits away.
+        .and_then(|()| fchmod(&file, mode))
+        .and_then(|()| renameat(folder, &temporary, folder, name));
+    if written.is_err() {
+        // It may have become something else; then it stays, and is the box's.
+        let _ = unlinkat(folder, &temporary, AtFlags::empty());
+    }
+    written
+}
+
+/// Gives a directory that was just made to the box's user. Between making and opening it the box may have put another
+/// one in its place, and that one is left alone: it was not the host's to give.
+fn hand_over(folder: &OwnedFd, owner: Owner) -> Result<(), Errno> {
+    let stat = fstat(folder)?;
+    let ours = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o777 == 0o700;
+    let mut entries = rustix::fs::Dir::read_from(folder)?;
+    let empty = entries.all(|e| e.is_ok_and(|e| matches!(e.file_name().to_bytes(), b"." | b"..")));
+    if ours && empty {
+        owner.take(folder)?;
+        fchmod(folder, Mode::from_raw_mode(0o755))?;
+    }
+    Ok(())
+}
