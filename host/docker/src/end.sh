@@ -1,0 +1,80 @@
+# Waits for its order, and then ends every process of one command, from within its container. Exit code 0: none is left.
+# Arguments: the command's mark as NAME=value, and NAME=, with which every mark begins. The order is a line with 1 where no
+# other command runs, else 0, and for how many seconds to try.
+#
+# This shell has a mark of its own, by which it tells itself from what it looks for. It starts no program: a command that
+# has used up the container's processes leaves none for that. Everything is stopped before anything is killed, since a
+# process that sees another one go may start it again.
+
+# Whether process $1 is the command's: it has the mark, or has no mark at all and is the child of one that is; or, where
+# no other command runs, has no mark at all.
+is_ours() {
+  process=$1
+  stat=
+  while IFS= read -r line || [ -n "$line" ]; do stat=$line; done 2>/dev/null <"/proc/$process/stat"
+  # What stands in parentheses is the process's to choose: the fields begin after the last one.
+  set -- ${stat##*) }
+  [ -n "$2" ] || return 1
+  parent=$2
+  environments=/proc/$process/environ
+  case $1 in
+    # Dead, and only waited for; unless just its first thread is.
+    [ZXx]) [ "${18}" -gt 1 ] && environments="/proc/$process/task/[0-9]*/environ" || return 1 ;;
+  esac
+  marked=
+  for environment in $environments; do
+    # The shell drops the zero bytes between the variables. One that may not be read counts as empty.
+    while IFS= read -r line || [ -n "$line" ]; do
+      case $line in
+        *"$mark"*) return 0 ;;
+        *"$any_mark"*) marked=1 ;;
+      esac
+    done 2>/dev/null <"$environment"
+  done
+  [ -z "$marked" ] || return 1
+  case " $found" in *" $parent "*) return 0 ;; esac
+  [ "$alone" = 1 ] || return 1
+  # A command that is just being started: until it is, it has neither environment nor mark.
+  case "$parent $stat" in "0 "*"(runc:["*) return 1 ;; esac
+}
+
+# Stops all that are the command's, and lists them in $found.
+stop() {
+  found=
+  for folder in /proc/[0-9]*; do
+    candidate=${folder#/proc/}
+    [ "$candidate" != 1 ] && [ "$candidate" != $$ ] && is_ours "$candidate" || continue
+    kill -s STOP "$candidate" 2>/dev/null
+    found="$found$candidate "
+  done
+}
+
+seconds() {
+  read -r now rest </proc/uptime
+  now=${now%%.*}
+}
+
+mark=$1 any_mark=$2
+# Nobody orders anything any more where the line does not come.
+read -r alone patience || exit 2
+seconds
+end=$((now + patience))
+none=0 before= rounds=0 kills=0
+while [ $none -lt 2 ]; do
+  stop
+  seconds
+  if [ -z "$found" ]; then
+    # Twice: one that was just being started can be missed once.
+    none=$((none + 1))
+  elif [ "$now" -gt "$end" ]; then
+    exit 1
+  elif [ "$found" = "$before" ] || [ $rounds -gt 8 ]; then
+    none=0 before= rounds=0 kills=$((kills + 1))
+    kill -s KILL $found 2>/dev/null
+    # By now there is room for a program, and what the kernel has not ended yet takes its time.
+    [ $kills -lt 20 ] || sleep 0.05 2>/dev/null
+  else
+    none=0 before=$found rounds=$((rounds + 1))
+  fi
+done
+exit 0
