@@ -102,6 +102,11 @@ fn config(plan: &RunPlan) -> ExecConfig {
 async fn work(docker: &Docker, id: &str, plan: &RunPlan, over: &CancellationToken, alone: Alone) -> Result<RunOutput> {
     let command = exec::create(docker, id, config(plan)).await?;
     let ending = Ending { docker, id, command: &command, plan, alone };
+    // Before the command, which may leave no room for it. Docker starts both while neither waits for the other.
+    let guard = match Guard::start(docker, id, plan, plan.user.clone()).await {
+        Err(error @ (RuntimeError::Gone(_) | RuntimeError::NotFound(_))) => return Err(error),
+        guard => guard,
+    };
     let until = Instant::now() + plan.timeout;
     let Started { output, input } = match exec::start(docker, &command).await {
         Ok(started) => started,
@@ -109,7 +114,7 @@ async fn work(docker: &Docker, id: &str, plan: &RunPlan, over: &CancellationToke
         Err(error @ CallError::Answered { .. }) => return Err(error.into()),
         // Nobody knows, and nobody will hear of it any more.
         Err(error) => {
-            ending.end(Guard::start(docker, id, plan, plan.user.clone())).await?;
+            ending.end(guard).await?;
             return Err(error.into());
         }
     };
@@ -124,28 +129,19 @@ async fn work(docker: &Docker, id: &str, plan: &RunPlan, over: &CancellationToke
                 () = tokio::time::sleep_until(until) => {}
             }
         };
-        let mut guard = pin!(guard(docker, id, plan, over, until));
-        let mut standing_by = None;
         let mut is_over = pin!(is_over);
         let code = loop {
             tokio::select! {
                 biased;
                 code = &mut collecting => break Some(code),
                 () = &mut is_over => break None,
-                started = &mut guard, if standing_by.is_none() => standing_by = Some(started),
                 never = &mut feeding => match never {},
             }
         };
         match code {
             Some(code) => Ok(code?),
             None => {
-                let first = async {
-                    match standing_by {
-                        Some(started) => started,
-                        None => guard.await,
-                    }
-                };
-                let mut end = pin!(ending.end(first));
+                let mut end = pin!(ending.end(guard));
                 // What it prints meanwhile is read, so that nothing stands still and its last words are there.
                 let mut collected = false;
                 let gone = loop {
@@ -172,14 +168,6 @@ async fn work(docker: &Docker, id: &str, plan: &RunPlan, over: &CancellationToke
         }
         Err(gone) => Ok(printed.output(TIMED_OUT, true, gone)),
     }
-}
-
-/// A guard, after a while or when the command's time is over.
-async fn guard(docker: &Docker, id: &str, plan: &RunPlan, over: &CancellationToken, until: Instant) -> Result<Guard> {
-    let after = until.min(Instant::now() + limits::GUARD_AFTER);
-    // Either is reason to start it.
-    let _ = tokio::time::timeout_at(after, over.cancelled()).await;
-    Guard::start(docker, id, plan, plan.user.clone()).await
 }
 
 /// Gives a command what it reads, and then nothing but the end. Holds its input until it is dropped: some daemons take

@@ -6,34 +6,46 @@
 # has used up the container's processes leaves none for that. Everything is stopped before anything is killed, since a
 # process that sees another one go may start it again.
 
-# Whether process $1 is the command's: it has the mark, or has no mark at all and is the child of one that is; or, where
-# no other command runs, has no mark at all.
+# Whether the mark stands in this environment; another one is noted in $marked. The shell drops the zero bytes between the
+# variables. What may not be read counts as empty.
+has_mark() {
+  while IFS= read -r line || [ -n "$line" ]; do
+    case $line in
+      *"$mark"*) return 0 ;;
+      *"$any_mark"*) marked=1 ;;
+    esac
+  done 2>/dev/null <"$1"
+  return 1
+}
+
+# Whether process $1 is the command's: it has the mark; or it has no mark at all, and is the child of one that is the
+# command's, or no other command runs.
 is_ours() {
-  process=$1
+  process=$1 marked=
+  # First what settles it for most. The shell reads byte by byte, and may be one of many that want the processor.
+  has_mark "/proc/$process/environ" && return 0
+  [ -z "$marked" ] || return 1
   stat=
   while IFS= read -r line || [ -n "$line" ]; do stat=$line; done 2>/dev/null <"/proc/$process/stat"
   # What stands in parentheses is the process's to choose: the fields begin after the last one.
   set -- ${stat##*) }
   [ -n "$2" ] || return 1
-  parent=$2
-  environments=/proc/$process/environ
+  parent=$2 session=$4
   case $1 in
     # Dead, and only waited for; unless just its first thread is.
-    [ZXx]) [ "${18}" -gt 1 ] && environments="/proc/$process/task/[0-9]*/environ" || return 1 ;;
+    [ZXx])
+      [ "${18}" -gt 1 ] || return 1
+      for environment in "/proc/$process/task"/[0-9]*/environ; do
+        has_mark "$environment" && return 0
+      done
+      ;;
   esac
-  marked=
-  for environment in $environments; do
-    # The shell drops the zero bytes between the variables. One that may not be read counts as empty.
-    while IFS= read -r line || [ -n "$line" ]; do
-      case $line in
-        *"$mark"*) return 0 ;;
-        *"$any_mark"*) marked=1 ;;
-      esac
-    done 2>/dev/null <"$environment"
-  done
   [ -z "$marked" ] || return 1
   case " $found" in *" $parent "*) return 0 ;; esac
   [ "$alone" = 1 ] || return 1
+  # The container's first process and its own children: nothing else can get into its session, and it may well start a
+  # new one for each that goes.
+  [ "$session" != 1 ] || return 1
   # A command that is just being started: until it is, it has neither environment nor mark.
   case "$parent $stat" in "0 "*"(runc:["*) return 1 ;; esac
 }

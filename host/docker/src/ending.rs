@@ -94,11 +94,9 @@ pub(crate) struct Ending<'a> {
 
 impl Ending<'_> {
     /// Ends it, and answers whether everything is gone; `Gone` or `NotFound` where the container is not running any more.
-    /// `first` is the first guard, which may still be starting.
-    pub(crate) async fn end(&self, first: impl Future<Output = Result<Guard>>) -> Result<bool> {
+    pub(crate) async fn end(&self, mut guard: Result<Guard>) -> Result<bool> {
         let start = Instant::now();
         let by_guards = async {
-            let mut guard = first.await;
             for n in 0.. {
                 match self.by(guard, start).await {
                     Ok(true) => return Ok(true),

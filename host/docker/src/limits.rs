@@ -80,10 +80,6 @@ pub(crate) const ENDING: Duration = Duration::from_secs(10);
 /// within a quarter of a second.
 pub(crate) const ENDING_AS_USER: Duration = Duration::from_secs(6);
 
-/// After this long a command gets a guard: a shell that stands by to end it. Started only then, as most commands are over
-/// before; and not later, as it would come late into a container that is busy with a thousand processes.
-pub(crate) const GUARD_AFTER: Duration = Duration::from_secs(1);
-
 /// How long the end of a container may come after that of a command in it that was killed. The kernel kills all that is in
 /// a container before its first process is gone, and Docker tells of each within some milliseconds; a command that was
 /// killed by itself is answered later by this.

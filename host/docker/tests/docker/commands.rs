@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use sandbar_core::runtime::{Captured, Result, RunOutput, RunPlan, Runtime as _, RuntimeError, Unit};
+use sandbar_core::runtime::{Captured, Result, RunOutput, RunPlan, Runtime as _, RuntimeError, Unit, UnitPlan};
 use tokio_util::sync::CancellationToken;
 
 use crate::bench::{Bench, DEBIAN, IMAGE, until};
@@ -56,12 +56,15 @@ fn text(captured: &Captured) -> String {
 async fn everything_goes(image: &str) {
     let bench = Bench::new().await;
     let unit = bench.put(&bench.room("a", image)).await;
+    // Busybox as Debian builds it has no `nohup`.
+    let nohup =
+        if image == DEBIAN { "nohup sleep 301 >/dev/null 2>&1 & wait" } else { "trap '' HUP; sleep 301 & wait" };
     let lines: [(&str, &[&str]); 9] = [
         ("sleep 301", &["sleep 301"]),
         ("exec sleep 301", &["sleep 301"]),
         ("sleep 301 & sleep 302 | sleep 303", &["sleep 301", "sleep 302", "sleep 303"]),
         ("$BB setsid sleep 301 & sleep 302", &["sleep 301", "sleep 302"]),
-        ("$BB nohup sleep 301 >/dev/null 2>&1 & wait", &["sleep 301"]),
+        (nohup, &["sleep 301"]),
         ("( ( sleep 301 & ) & ); sleep 302", &["sleep 301", "sleep 302"]),
         ("trap '' TERM HUP INT; sleep 301; sleep 302; sleep 303", &["sleep 301"]),
         ("( env -i $BB setsid sh -c 'sleep 301 & sleep 302' & ) & sleep 303", &["sleep 301", "sleep 302", "sleep 303"]),
@@ -108,22 +111,37 @@ async fn what_starts_itself_again_goes_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_forks_without_end_goes_too() {
     let bench = Bench::new().await;
-    let unit = bench.put(&bench.room("a", DEBIAN)).await;
+    // Memory for all of them: what the kernel ends for want of it makes room for others, and may be who is to end them.
+    let plan = UnitPlan { memory_bytes: 256 << 20, ..bench.room("a", DEBIAN) };
+    let unit = bench.put(&plan).await;
     let bomb = "exec perl -e 'while (1) { fork }'";
     let cancel = CancellationToken::new();
     let cancelling = async {
         // Every process that the container may have.
-        until("the container is full", || async { (bench.processes(&unit).await.len() > 55).then_some(()) }).await;
+        until("the container is full", || async { (bench.top(&unit).await?.len() > 55).then_some(()) }).await;
         cancel.cancel();
         Instant::now()
     };
     let plan = line(bomb);
     let (output, since) = tokio::join!(bench.runtime.run(&unit.id, &plan, &cancel, Arc::new(|| true)), cancelling);
     println!("ended within {:?}: {bomb}", since.elapsed());
-    assert!(output.is_ok_and(|output| output.code == 124 && output.gone));
+    let output = output.expect("it was started");
+    assert_eq!((output.code, output.gone), (124, true), "{output:?}");
     assert_eq!(bench.processes(&unit).await, [] as [&str; 0]);
     let next = || async { run(&bench, &unit, &line("echo next")).await.ok().filter(|next| next.code == 0) };
     until("the next command runs", next).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_container_itself_starts_is_nobody_s() {
+    let bench = Bench::new().await;
+    let mut plan = bench.room("a", IMAGE);
+    // Starts another one whenever one goes.
+    plan.command = vec!["while :; do sleep 340; done".to_owned()];
+    let unit = bench.put(&plan).await;
+    let (output, _) = cancelled(&bench, &unit, &line("sleep 301"), &["sleep 301", "sleep 340"], true).await;
+    assert!(output.gone);
+    assert!(has(&bench, &unit, &["sleep 340"]).await && !has(&bench, &unit, &["sleep 301"]).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -294,11 +312,8 @@ async fn a_command_that_kills_its_guard_is_ended_by_another() {
     let bench = Bench::new().await;
     let unit = bench.put(&bench.room("a", IMAGE)).await;
     // Whoever sends a signal to all does not get it.
-    let plan = line("trap '' TERM; while :; do kill -9 -1; sleep 0.01; [ -e /tmp/quiet ] || echo > /tmp/quiet; done");
-    let cancel = CancellationToken::new();
-    let mut plan = RunPlan { timeout: Duration::from_secs(3), ..plan };
-    plan.argv[2] = "sleep 2; kill -9 -1; exec sleep 301".to_owned();
-    let output = bench.runtime.run(&unit.id, &plan, &cancel, Arc::new(|| true)).await.expect("it runs");
+    let plan = RunPlan { timeout: Duration::from_secs(3), ..line("sleep 2; kill -9 -1; exec sleep 301") };
+    let output = run(&bench, &unit, &plan).await.expect("it runs");
     assert_eq!((output.code, output.gone), (124, true));
     assert_eq!(bench.processes(&unit).await, [] as [&str; 0]);
 }

@@ -1,7 +1,7 @@
 //! What is kept when a unit stops or goes: volumes and the folder. And units without a network.
 
 use std::collections::HashMap;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use bollard::models::VolumeCreateRequest;
@@ -23,7 +23,7 @@ fn with_volume(bench: &Bench, name: &str, volume: &str) -> UnitPlan {
 /// A folder of this machine that everybody may write to.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).expect("it is ours");
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("it is ours");
     folder
 }
 
@@ -46,7 +46,7 @@ async fn a_volume_outlives_its_unit_and_everybody_may_write_to_it() {
     let seen = bench.exec(&unit, look).await.expect("it runs");
     assert_eq!(seen.stdout, "1777 0\n1777 0\nkept\n", "{}", seen.stderr);
     let mounts = bench.raw(&unit.id).await.mounts.unwrap_or_default();
-    assert_eq!(mounts.iter().filter(|mount| mount.typ == Some(bollard::models::MountPointTypeEnum::VOLUME)).count(), 2);
+    assert_eq!(mounts.iter().filter(|mount| mount.typ.as_deref() == Some("volume")).count(), 2);
 
     let mut names = bench.runtime.volumes(&[(INSTALLATION, &bench.id)]).await.expect("Docker lists");
     names.sort_unstable();
