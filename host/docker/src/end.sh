@@ -50,14 +50,31 @@ is_ours() {
   case "$parent $stat" in "0 "*"(runc:["*) return 1 ;; esac
 }
 
-# Stops all that are the command's, and lists them in $found.
+# Stops everything but the container's first process and this one: a crowd leaves no time to look at each first.
+hold() {
+  for again in 1 2 3; do
+    for folder in /proc/[0-9]*; do
+      candidate=${folder#/proc/}
+      [ "$candidate" = 1 ] || [ "$candidate" = $$ ] || kill -s STOP "$candidate" 2>/dev/null
+    done
+  done
+}
+
+# Stops all that are the command's, and lists them in $found. Where no other command runs, what else there is goes on, also
+# where a shell like this one was killed after it had stopped everything.
 stop() {
   found=
+  set -- /proc/[0-9]*
+  [ "$alone" = 1 ] && [ $# -gt 20 ] && hold
   for folder in /proc/[0-9]*; do
     candidate=${folder#/proc/}
-    [ "$candidate" != 1 ] && [ "$candidate" != $$ ] && is_ours "$candidate" || continue
-    kill -s STOP "$candidate" 2>/dev/null
-    found="$found$candidate "
+    [ "$candidate" != 1 ] && [ "$candidate" != $$ ] || continue
+    if is_ours "$candidate"; then
+      kill -s STOP "$candidate" 2>/dev/null
+      found="$found$candidate "
+    elif [ "$alone" = 1 ]; then
+      kill -s CONT "$candidate" 2>/dev/null
+    fi
   done
 }
 
