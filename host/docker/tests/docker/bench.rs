@@ -113,18 +113,13 @@ impl Bench {
     /// The processes of a room but the first, as the daemon sees them. One that is dead and only waited for does
     /// not count.
     pub(crate) async fn processes(&self, unit: &Unit) -> Vec<String> {
-        self.top(unit).await.expect("it runs")
-    }
-
-    /// The same; `None` where it cannot be told, as of a room in which processes come and go too fast.
-    pub(crate) async fn top(&self, unit: &Unit) -> Option<Vec<String>> {
         let options = TopOptions { ps_args: "-eo pid,stat,args".to_owned() };
-        let top = self.docker.top_processes(&unit.id, Some(options)).await.ok()?;
+        let top = self.docker.top_processes(&unit.id, Some(options)).await.expect("it runs");
         let rows = top.processes.unwrap_or_default().into_iter().filter(|row| !row[1].starts_with('Z'));
         let mut processes: Vec<_> = rows.map(|row| row[2].clone()).collect();
         processes.retain(|args| args != "sleep 600");
         processes.sort_unstable();
-        Some(processes)
+        processes
     }
 
     pub(crate) async fn try_put(&self, plan: &UnitPlan) -> Result<Unit, PutError> {
