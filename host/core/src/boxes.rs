@@ -79,7 +79,7 @@ struct InUse {
     owner: Owner,
     serving: Arc<Serving>,
     work: WorkFolder,
-    flight: InFlight,
+    flight: Arc<InFlight>,
 }
 
 impl Host {
@@ -96,8 +96,9 @@ impl Host {
         loop {
             let plan = self.plan(run, &used.work)?;
             let began = Instant::now();
-            let alone = || used.flight.is_alone();
-            let work = self.runtime().run(&used.serving.id, &plan, &cancel, &alone);
+            let flight = used.flight.clone();
+            let alone = Arc::new(move || flight.is_alone());
+            let work = self.runtime().run(&used.serving.id, &plan, &cancel, alone);
             let (result, over) = self.within_budget(&used.work, work, &cancel).await?;
             match result {
                 Ok(output) => {
@@ -352,7 +353,7 @@ impl Host {
         };
         self.folders()?;
         // Before it is looked for: from here on nobody puts it to sleep.
-        let flight = self.registry().in_flight(owner);
+        let flight = Arc::new(self.registry().in_flight(owner));
         let live = self.ensure_part(agent, &admission, owner, want, None).await?;
         let (service, serving) = live.services.into_iter().next().ok_or_else(Error::internal)?;
         let work = serving.work.clone().ok_or_else(Error::internal)?;

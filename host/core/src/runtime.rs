@@ -4,6 +4,7 @@
 //! Every method has a deadline of its own inside the implementation and ends; none of them retries.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -205,6 +206,7 @@ pub struct RunPlan {
     /// How many bytes are kept of each stream: the first and the last half.
     pub keep: usize,
     /// A variable and its value, added to `env`, which no other command has. What a command started is recognised by it.
+    /// All commands of a unit have the same variable, and values of letters and digits, all of one length.
     pub mark: (String, String),
 }
 
@@ -337,17 +339,17 @@ pub trait Runtime: Send + Sync + 'static {
     /// command did not end in `plan.timeout`.
     async fn exec(&self, id: &str, plan: &ExecPlan) -> Result<ExecOutput>;
 
-    /// Runs a tenant's command in a running unit. When its time is over, or `cancel` is cancelled, everything that it
-    /// started is ended (recognised by the mark; `alone` says that no other command runs in the unit now, so that
-    /// processes without any mark are its own too), and the answer says whether that succeeded within 10 s. A cancelled
-    /// one is answered like one whose time was over. `Gone` or `NotFound` when it was not started; `Failed` where the unit
-    /// ended while it ran.
+    /// Runs a tenant's command in a running unit. When its time is over, `cancel` is cancelled, or this future is dropped,
+    /// everything that it started is ended (recognised by the mark; `alone` says that no other command, nor an
+    /// [`Runtime::exec`], runs in the unit now, so that processes without any mark are its own too), and the answer says
+    /// whether that succeeded within 10 s. A cancelled one is answered like one whose time was over. `Gone` or `NotFound`
+    /// when it was not started, `Failed` where the unit ended while it ran.
     async fn run(
         &self,
         id: &str,
         plan: &RunPlan,
         cancel: &CancellationToken,
-        alone: &(dyn Fn() -> bool + Send + Sync),
+        alone: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Result<RunOutput>;
 
     /// Stops a unit and keeps it: its processes end, its volumes and its folder stay. Stopping one that is stopped is fine.

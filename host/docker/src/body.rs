@@ -1,15 +1,20 @@
 //! From a plan and the image's own declarations to the body of Docker's create call. Pure; adds nothing that is not in the
-//! plan but what keeps a container small, quiet and without volumes.
+//! plan but what keeps a container small, quiet and without anonymous volumes.
 
 use std::collections::{BTreeMap, HashMap};
 
 use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigLogConfig, PortBinding, RestartPolicy, RestartPolicyNameEnum,
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountBindOptions, MountBindOptionsPropagationEnum,
+    MountType, MountVolumeOptions, PortBinding, RestartPolicy, RestartPolicyNameEnum,
 };
-use sandbar_core::runtime::{Result, RuntimeError, UnitPlan};
+use sandbar_core::runtime::{DataKind, FolderPlan, Result, RuntimeError, UnitPlan};
 
 use crate::convert::LOOPBACK;
 use crate::files;
+use crate::reference::identifier;
+
+/// Docker's word for no network but the loopback.
+pub(crate) const NO_NETWORK: &str = "none";
 
 /// Two files of half a megabyte rather than one of a whole: Docker empties the last one when it is full, and with a single
 /// one the end of the log would be gone just when it matters.
@@ -17,9 +22,20 @@ const LOG_FILES: [(&str, &str); 2] = [("max-size", "512k"), ("max-file", "2")];
 
 /// The body for a plan. `volumes` are those that the image declares.
 pub(crate) fn body(plan: &UnitPlan, volumes: &[String], network: &str) -> Result<ContainerCreateBody> {
-    let tmpfs = tmpfs(plan, volumes)?;
-    hidden_files(plan, &tmpfs)?;
+    let places = places(plan, volumes)?;
+    hidden_files(plan, &places)?;
     let published = plan.port.filter(|_| plan.publish).map(|port| format!("{port}/tcp"));
+    if published.is_some() && !plan.network {
+        return Err(RuntimeError::Refused(format!("{} has no network in which a port could be published", plan.name)));
+    }
+    let (mut tmpfs, mut mounts) = (HashMap::new(), Vec::new());
+    for (path, place) in &places {
+        match place {
+            Place::Tmpfs(bytes) => drop(tmpfs.insert(path.clone(), tmpfs_options(*bytes))),
+            Place::Volume(name) => mounts.push(volume(path, name, plan)),
+            Place::Folder(from) => mounts.push(folder(path, from)),
+        }
+    }
     let host_config = HostConfig {
         memory: Some(number(plan.memory_bytes, "memory")?),
         // Memory and swap together, so this is no swap.
@@ -34,8 +50,9 @@ pub(crate) fn body(plan: &UnitPlan, volumes: &[String], network: &str) -> Result
             config: Some(LOG_FILES.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()),
         }),
         shm_size: Some(number(plan.shm_bytes, "shm")?),
-        tmpfs: Some(tmpfs.into_iter().map(|(path, bytes)| (path, tmpfs_options(bytes))).collect()),
-        network_mode: Some(network.to_owned()),
+        tmpfs: Some(tmpfs),
+        mounts: Some(mounts),
+        network_mode: Some(if plan.network { network } else { NO_NETWORK }.to_owned()),
         port_bindings: published.clone().map(|port| {
             // Docker chooses the port where the binding asks for 0.
             let binding = PortBinding { host_ip: Some(LOOPBACK.to_owned()), host_port: Some("0".to_owned()) };
@@ -55,26 +72,101 @@ pub(crate) fn body(plan: &UnitPlan, volumes: &[String], network: &str) -> Result
         cmd: (!plan.command.is_empty()).then(|| plan.command.clone()),
         user: (!plan.user.is_empty()).then(|| plan.user.clone()),
         env: Some(plan.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
+        working_dir: plan.folder.as_ref().map(|folder| mount_point(&folder.path)).transpose()?,
         exposed_ports: published.map(|port| vec![port]),
         host_config: Some(host_config),
         ..ContainerCreateBody::default()
     })
 }
 
-/// The mounts in memory: the plan's own, and one over each volume of the image that has none. Docker makes an anonymous
-/// volume for each declared volume unless something is mounted at exactly its path, and compares paths in their clean form.
-fn tmpfs(plan: &UnitPlan, volumes: &[String]) -> Result<BTreeMap<String, u64>> {
-    let mut mounts = BTreeMap::new();
+/// What is mounted at a place.
+#[derive(Debug, PartialEq, Eq)]
+enum Place<'a> {
+    Tmpfs(u64),
+    Volume(&'a str),
+    Folder(&'a str),
+}
+
+/// The mounts: the plan's own, and a tmpfs over each volume of the image that has none. Docker makes an anonymous volume for
+/// each declared volume unless something is mounted at exactly its path, and compares paths in their clean form.
+fn places<'a>(plan: &'a UnitPlan, volumes: &[String]) -> Result<BTreeMap<String, Place<'a>>> {
+    let mut places = BTreeMap::new();
     for data in &plan.data {
-        mounts.insert(mount_point(&data.path)?, data.tmpfs_bytes);
+        let place = match &data.kind {
+            DataKind::Tmpfs(bytes) => Place::Tmpfs(*bytes),
+            DataKind::Volume(name) => Place::Volume(identifier(name)?),
+        };
+        add(&mut places, mount_point(&data.path)?, place)?;
+    }
+    if let Some(folder) = &plan.folder {
+        add(&mut places, mount_point(&folder.path)?, Place::Folder(source(folder)?))?;
     }
     for volume in volumes {
-        mounts.entry(mount_point(volume)?).or_insert(plan.spare_tmpfs_bytes);
+        places.entry(mount_point(volume)?).or_insert(Place::Tmpfs(plan.spare_tmpfs_bytes));
     }
-    match mounts.iter().find(|(_, bytes)| **bytes == 0) {
+    if let Some((path, _)) = places.iter().find(|(_, place)| **place == Place::Tmpfs(0)) {
         // To the kernel it would be one without a limit.
-        Some((path, _)) => Err(RuntimeError::Refused(format!("the tmpfs at `{path}` has no size"))),
-        None => Ok(mounts),
+        return Err(RuntimeError::Refused(format!("the tmpfs at `{path}` has no size")));
+    }
+    if let Some((folder, _)) = places.iter().find(|(_, place)| matches!(place, Place::Folder(_)))
+        && let Some(hides) = places.keys().find(|path| *path != folder && files::is_below(path, folder))
+    {
+        // What is written there would be neither seen in the folder nor kept, and Docker would make the place for it in the
+        // folder, wherever a link that stands there leads.
+        return Err(RuntimeError::Refused(format!(
+            "the data or the image's volume at `{hides}` would hide a part of the folder at `{folder}`"
+        )));
+    }
+    Ok(places)
+}
+
+fn add<'a>(places: &mut BTreeMap<String, Place<'a>>, path: String, place: Place<'a>) -> Result<()> {
+    let refused = RuntimeError::Refused(format!("two things cannot be mounted at `{path}`"));
+    places.insert(path, place).map_or(Ok(()), |_| Err(refused))
+}
+
+/// The paths of the plan's volumes, clean, with their names.
+pub(crate) fn volumes(plan: &UnitPlan) -> Result<Vec<(String, &str)>> {
+    let volumes = plan.data.iter().filter_map(|data| match &data.kind {
+        DataKind::Volume(name) => Some((&data.path, name)),
+        DataKind::Tmpfs(_) => None,
+    });
+    volumes.map(|(path, name)| Ok((mount_point(path)?, identifier(name)?))).collect()
+}
+
+fn source(folder: &FolderPlan) -> Result<&str> {
+    let clean = files::clean(&folder.from).is_some_and(|clean| clean != "/" && folder.from.starts_with('/'));
+    let refused = || RuntimeError::Refused(format!("`{}` is no folder to mount", folder.from.escape_debug()));
+    clean.then_some(folder.from.as_str()).ok_or_else(refused)
+}
+
+fn volume(path: &str, name: &str, plan: &UnitPlan) -> Mount {
+    Mount {
+        target: Some(path.to_owned()),
+        source: Some(name.to_owned()),
+        typ: Some(MountType::VOLUME),
+        volume_options: Some(MountVolumeOptions {
+            no_copy: Some(true),
+            // It is there already; should somebody remove it before Docker takes it up, the next one is labelled too.
+            labels: Some(plan.labels.clone().into_iter().collect()),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
+/// Just this folder: nothing that is mounted below it comes along, and what is mounted later goes neither way.
+fn folder(path: &str, from: &str) -> Mount {
+    Mount {
+        target: Some(path.to_owned()),
+        source: Some(from.to_owned()),
+        typ: Some(MountType::BIND),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::PRIVATE),
+            non_recursive: Some(true),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
     }
 }
 
@@ -91,12 +183,13 @@ fn tmpfs_options(bytes: u64) -> String {
     format!("rw,noexec,nosuid,nodev,mode=1777,size={bytes}")
 }
 
-/// Files go in before the start, when nothing is mounted yet, so one below a mount would never be seen.
-fn hidden_files(plan: &UnitPlan, tmpfs: &BTreeMap<String, u64>) -> Result<()> {
+/// Files go in before the start. One below a tmpfs would never be seen, and one below a volume or the folder would change
+/// what is kept there.
+fn hidden_files(plan: &UnitPlan, places: &BTreeMap<String, Place<'_>>) -> Result<()> {
     for file in &plan.files {
         let path = files::clean(&file.path).unwrap_or_default();
-        if let Some(mount) = tmpfs.keys().find(|mount| files::is_below(&path, mount)) {
-            return Err(RuntimeError::Refused(format!("the file `{path}` would be hidden by the mount at `{mount}`")));
+        if let Some(mount) = places.keys().find(|mount| files::is_below(&path, mount)) {
+            return Err(RuntimeError::Refused(format!("the file `{path}` would lie in the mount at `{mount}`")));
         }
     }
     Ok(())
@@ -122,7 +215,9 @@ mod tests {
             user: String::new(),
             env: vec![("A".to_owned(), "b=c".to_owned())],
             files: Vec::new(),
-            data: vec![DataPlan { path: "/data".to_owned(), tmpfs_bytes: 1 << 20 }],
+            data: vec![DataPlan { path: "/data".to_owned(), kind: DataKind::Tmpfs(1 << 20) }],
+            folder: None,
+            network: true,
             spare_tmpfs_bytes: 4096,
             shm_bytes: 8192,
             memory_bytes: 512 << 20,
@@ -171,6 +266,64 @@ mod tests {
         for path in ["/", "/a:ro", "/a,size=1", ".."] {
             assert!(matches!(body(&plan(), &[path.to_owned()], "net"), Err(RuntimeError::Refused(_))), "{path}");
         }
+    }
+
+    fn with_folder(path: &str) -> UnitPlan {
+        let folder = FolderPlan { from: "/srv/boxes/1".to_owned(), path: path.to_owned() };
+        UnitPlan { folder: Some(folder), ..plan() }
+    }
+
+    #[test]
+    fn volumes_and_the_folder_are_mounted_and_cover_the_image_s_own() {
+        let mut kept = with_folder("/work/");
+        kept.data[0].kind = DataKind::Volume("v-1".to_owned());
+        let Ok(made) = body(&kept, &["/data".to_owned(), "/work".to_owned()], "net") else { panic!("it is fine") };
+        assert_eq!(made.working_dir.as_deref(), Some("/work"));
+        let host = made.host_config.unwrap_or_default();
+        assert_eq!(host.tmpfs, Some(HashMap::new()));
+        let mounts = host.mounts.unwrap_or_default();
+        let seen = mounts.iter().map(|mount| (mount.typ, mount.source.as_deref(), mount.target.as_deref()));
+        assert_eq!(
+            seen.collect::<Vec<_>>(),
+            [
+                (Some(MountType::VOLUME), Some("v-1"), Some("/data")),
+                (Some(MountType::BIND), Some("/srv/boxes/1"), Some("/work")),
+            ]
+        );
+        let options = mounts[0].volume_options.clone().unwrap_or_default();
+        assert_eq!((options.no_copy, options.labels), (Some(true), Some([("k".to_owned(), "v".to_owned())].into())));
+    }
+
+    #[test]
+    fn what_would_hide_a_part_of_the_folder_is_refused() {
+        let refused = |plan: &UnitPlan, volumes: &[String]| matches!(body(plan, volumes, "net"), Err(RuntimeError::Refused(text)) if text.contains("/work"));
+        assert!(refused(&with_folder("/work"), &["/work/cache".to_owned()]));
+        assert!(!refused(&with_folder("/work"), &["/workshop".to_owned()]));
+        // Above it is another matter: the folder is mounted there in turn.
+        assert!(!refused(&with_folder("/work/here"), &["/work".to_owned()]));
+        let mut plan = with_folder("/work");
+        for path in ["/work", "/work/data"] {
+            plan.data[0].path = path.to_owned();
+            assert!(refused(&plan, &[]), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_folder_from_nowhere_is_refused() {
+        for from in ["", "relative", "/", "/a/../b"] {
+            let mut plan = with_folder("/work");
+            plan.folder = Some(FolderPlan { from: from.to_owned(), path: "/work".to_owned() });
+            assert!(matches!(body(&plan, &[], "net"), Err(RuntimeError::Refused(_))), "{from}");
+        }
+    }
+
+    #[test]
+    fn without_a_network_nothing_is_published() {
+        let mut plan = plan();
+        plan.network = false;
+        assert_eq!(host(&plan, &[]).network_mode.as_deref(), Some("none"));
+        plan.publish = true;
+        assert!(matches!(body(&plan, &[], "net"), Err(RuntimeError::Refused(_))));
     }
 
     #[test]

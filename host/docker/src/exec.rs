@@ -1,14 +1,19 @@
-//! Running a command in a container and collecting what it prints.
+//! Running a command of an engine in a container and collecting what it prints, and what running a tenant's
+//! (`command.rs`) has in common with that.
 //!
 //! Docker has no way to end such a command: when its time is over it is left to itself, and the container's end is its
-//! end too.
+//! end too. For a tenant's there is `ending.rs`.
+
+use std::pin::Pin;
 
 use bollard::Docker;
 use bollard::container::LogOutput;
+use bollard::errors::Error;
 use bollard::exec::{StartExecOptions, StartExecResults};
 use bollard::models::ExecConfig;
 use futures_util::{Stream, StreamExt as _};
 use sandbar_core::runtime::{ExecOutput, ExecPlan, Result, RuntimeError};
+use tokio::io::AsyncWrite;
 
 use crate::errors::{CallError, redacted, within};
 use crate::limits::{self, growing};
@@ -32,11 +37,8 @@ async fn run(docker: &Docker, id: &str, plan: &ExecPlan) -> Result<ExecOutput> {
         user: plan.user.clone(),
         ..ExecConfig::default()
     };
-    let exec = within(limits::EXEC_CALL, docker.create_exec(identifier(id)?, config)).await?.id;
-    let attached = within(limits::EXEC_CALL, docker.start_exec(&exec, None::<StartExecOptions>)).await?;
-    let StartExecResults::Attached { output, input } = attached else {
-        return Err(RuntimeError::Failed("Docker did not attach to the command".to_owned()));
-    };
+    let exec = create(docker, id, config).await?;
+    let Started { output, input } = start(docker, &exec).await?;
     let mut printed = Printed::default();
     let code = collect(output, || state(docker, &exec), &mut printed).await?;
     // Held until here: some daemons take its end for the caller having gone.
@@ -48,6 +50,33 @@ async fn run(docker: &Docker, id: &str, plan: &ExecPlan) -> Result<ExecOutput> {
     })
 }
 
+/// The ends of a command's streams.
+pub(crate) struct Started {
+    pub(crate) output: Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>,
+    pub(crate) input: Pin<Box<dyn AsyncWrite + Send>>,
+}
+
+/// Tells Docker of a command, which does not run yet, and answers Docker's id of it.
+pub(crate) async fn create(docker: &Docker, id: &str, config: ExecConfig) -> Result<String, CallError> {
+    let id = identifier(id).map_err(CallError::Other)?;
+    Ok(within(limits::EXEC_CALL, docker.create_exec(id, config)).await?.id)
+}
+
+/// Starts a command. It may take a moment more until it runs.
+pub(crate) async fn start(docker: &Docker, exec: &str) -> Result<Started, CallError> {
+    match within(limits::EXEC_CALL, docker.start_exec(exec, None::<StartExecOptions>)).await? {
+        StartExecResults::Attached { output, input } => Ok(Started { output, input }),
+        StartExecResults::Detached => {
+            Err(CallError::Other(RuntimeError::Failed("Docker did not attach to the command".to_owned())))
+        }
+    }
+}
+
+/// What takes in what a command prints.
+pub(crate) trait Take {
+    fn take(&mut self, chunk: LogOutput);
+}
+
 /// What a command has printed so far. A little more than the limit is kept, so that the cut can be between characters.
 #[derive(Debug, Default)]
 struct Printed {
@@ -55,7 +84,7 @@ struct Printed {
     err: Vec<u8>,
 }
 
-impl Printed {
+impl Take for Printed {
     fn take(&mut self, chunk: LogOutput) {
         let (to, bytes) = match chunk {
             LogOutput::StdOut { message } => (&mut self.out, message),
@@ -72,19 +101,24 @@ impl Printed {
 
 /// Reads the output until the command has ended, and answers its exit code. The output's end nearly always comes with the
 /// command's, but a child that goes on can keep it open, so the command itself is looked at as well.
-async fn collect<S, F>(output: S, state: impl Fn() -> F, printed: &mut Printed) -> Result<i64>
+pub(crate) async fn collect<S, F>(output: S, state: impl Fn() -> F, printed: &mut impl Take) -> Result<i64>
 where
-    S: Stream<Item = Result<LogOutput, bollard::errors::Error>>,
+    S: Stream<Item = Result<LogOutput, Error>>,
     F: Future<Output = Result<Option<i64>>>,
 {
     let mut output = std::pin::pin!(output);
     let mut looks = 0;
     let mut look_at = tokio::time::Instant::now() + growing(limits::EXEC_LOOK, looks);
     loop {
-        match tokio::time::timeout_at(look_at, output.next()).await {
-            Ok(Some(chunk)) => printed.take(chunk.map_err(CallError::from)?),
-            Ok(None) => break,
-            Err(_) => {
+        // A child may print so fast that there is always something to read, so the time is looked at as well.
+        let next = match tokio::time::Instant::now() < look_at {
+            true => tokio::time::timeout_at(look_at, output.next()).await.ok(),
+            false => None,
+        };
+        match next {
+            Some(Some(chunk)) => printed.take(chunk.map_err(CallError::from)?),
+            Some(None) => break,
+            None => {
                 if let Some(code) = state().await? {
                     drain(output, printed).await?;
                     return Ok(code);
@@ -105,21 +139,22 @@ where
 }
 
 /// Takes in what is still on its way from a command that has ended.
-async fn drain<S>(mut output: std::pin::Pin<&mut S>, printed: &mut Printed) -> Result<()>
+async fn drain<S>(mut output: Pin<&mut S>, printed: &mut impl Take) -> Result<()>
 where
-    S: Stream<Item = Result<LogOutput, bollard::errors::Error>>,
+    S: Stream<Item = Result<LogOutput, Error>>,
 {
     let (silence, in_all) = limits::EXEC_DRAIN;
     let end = tokio::time::Instant::now() + in_all;
-    loop {
+    while tokio::time::Instant::now() < end {
         let until = end.min(tokio::time::Instant::now() + silence);
         let Ok(Some(chunk)) = tokio::time::timeout_at(until, output.next()).await else { return Ok(()) };
         printed.take(chunk.map_err(CallError::from)?);
     }
+    Ok(())
 }
 
 /// The exit code of a command, `None` while it runs.
-async fn state(docker: &Docker, exec: &str) -> Result<Option<i64>> {
+pub(crate) async fn state(docker: &Docker, exec: &str) -> Result<Option<i64>> {
     let state = match within(limits::EXEC_CALL, docker.inspect_exec(exec)).await {
         Ok(state) => state,
         // With its container Docker also forgets the commands in it.
@@ -144,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    fn out(text: &'static str) -> Result<LogOutput, bollard::errors::Error> {
+    fn out(text: &'static str) -> Result<LogOutput, Error> {
         Ok(LogOutput::StdOut { message: text.into() })
     }
 
@@ -180,6 +215,14 @@ mod tests {
         let start = tokio::time::Instant::now();
         assert_eq!(collect(chatter, || async { Ok(Some(0)) }, &mut Printed::default()).await, Ok(0));
         assert!(start.elapsed() < Duration::from_secs(2));
+    }
+
+    #[tokio::test]
+    async fn nor_does_one_that_never_pauses() {
+        let flood = stream::repeat_with(|| out("x"));
+        let mut printed = Printed::default();
+        let collected = collect(flood, || async { Ok(Some(0)) }, &mut printed);
+        assert_eq!(tokio::time::timeout(Duration::from_secs(20), collected).await, Ok(Ok(0)));
     }
 
     #[tokio::test(start_paused = true)]

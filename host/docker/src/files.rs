@@ -1,4 +1,4 @@
-//! The tar archive in which a unit's files go in. Only the files stand in it and never a folder: Docker makes the folders
+//! The tar archives in which a unit's files go in. Only the files stand in it and never a folder: Docker makes the folders
 //! that are missing (root, 0755), and an entry for one that exists would change its owner, mode and time.
 
 use sandbar_core::runtime::{FilePlan, Result, RuntimeError};
@@ -22,6 +22,20 @@ pub(crate) fn archive(files: &[FilePlan]) -> Result<Vec<u8>> {
         header.set_mtime(MODIFIED);
         builder.append_data(&mut header, path.trim_start_matches('/'), file.content.as_bytes()).map_err(unpackable)?;
     }
+    builder.into_inner().map_err(unpackable)
+}
+
+/// An archive with nothing but a folder that is there, which gives it this mode, and root as its owner.
+pub(crate) fn folder(path: &str, mode: u32) -> Result<Vec<u8>> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::Directory);
+    header.set_size(0);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(MODIFIED);
+    builder.append_data(&mut header, path.trim_start_matches('/'), std::io::empty()).map_err(unpackable)?;
     builder.into_inner().map_err(unpackable)
 }
 

@@ -7,9 +7,11 @@
 //! and trace. Whoever bridges `log` into a log that is kept has to leave bollard out.
 
 mod body;
+mod command;
 mod connect;
 mod convert;
 mod credentials;
+mod ending;
 mod errors;
 mod exec;
 mod files;
@@ -20,6 +22,7 @@ mod put;
 mod reference;
 mod text;
 mod units;
+mod volumes;
 mod watch;
 
 use std::sync::Arc;
@@ -28,9 +31,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{
-    Caps, Event, ExecOutput, ExecPlan, Exit, Labels, PutError, PutStep, Result, Runtime, RuntimeError, Unit, UnitPlan,
+    Caps, Event, ExecOutput, ExecPlan, Exit, Labels, PutError, PutStep, Result, RunOutput, RunPlan, Runtime,
+    RuntimeError, Unit, UnitPlan,
 };
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::connect::{Connection, Target};
 use crate::credentials::Credentials;
@@ -60,7 +65,6 @@ pub struct DockerOptions {
 pub struct DockerRuntime {
     connection: Arc<Connection>,
     maker: Maker,
-    installation: (String, String),
 }
 
 impl DockerRuntime {
@@ -78,9 +82,13 @@ impl DockerRuntime {
                 network: Network::new(network, labels),
                 pulls: pull::Pulls::new(pull),
                 credentials: Credentials::new(&connect::environment),
+                installation,
             },
-            installation,
         })
+    }
+
+    fn installation(&self) -> &(String, String) {
+        &self.maker.installation
     }
 
     fn network(&self) -> &str {
@@ -106,7 +114,7 @@ impl Runtime for DockerRuntime {
 
     async fn put(&self, plan: &UnitPlan, progress: &ProgressSink) -> Result<Unit, PutError> {
         // Without its label nobody would ever remove it.
-        if plan.labels.get(&self.installation.0) != Some(&self.installation.1) {
+        if plan.labels.get(&self.installation().0) != Some(&self.installation().1) {
             let error = RuntimeError::Refused(format!("the plan of {} lacks the installation's label", plan.name));
             return Err(PutError { step: PutStep::Create, error });
         }
@@ -120,6 +128,32 @@ impl Runtime for DockerRuntime {
 
     async fn exec(&self, id: &str, plan: &ExecPlan) -> Result<ExecOutput> {
         exec::exec(&self.connection.client().await?, id, plan).await
+    }
+
+    async fn run(
+        &self,
+        id: &str,
+        plan: &RunPlan,
+        cancel: &CancellationToken,
+        alone: Arc<dyn Fn() -> bool + Send + Sync>,
+    ) -> Result<RunOutput> {
+        command::run(self.connection.client().await?, id, plan, cancel, alone).await
+    }
+
+    async fn suspend(&self, id: &str, grace: Duration) -> Result<()> {
+        units::suspend(&self.connection.client().await?, id, grace, self.installation()).await
+    }
+
+    async fn resume(&self, id: &str) -> Result<Unit> {
+        self.maker.resume(&self.connection.client().await?, id).await
+    }
+
+    async fn volumes(&self, labels: &[(&str, &str)]) -> Result<Vec<String>> {
+        volumes::list(&self.connection.client().await?, labels).await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        volumes::remove(&self.connection.client().await?, name, self.installation()).await
     }
 
     async fn ended(&self, id: &str) -> Result<Exit> {
@@ -143,7 +177,7 @@ impl Runtime for DockerRuntime {
     }
 
     async fn remove(&self, id_or_name: &str, grace: Duration) -> Result<()> {
-        units::remove(&self.connection.client().await?, id_or_name, grace, &self.installation).await
+        units::remove(&self.connection.client().await?, id_or_name, grace, self.installation()).await
     }
 
     async fn retire(&self) -> Result<()> {

@@ -72,6 +72,19 @@ pub(crate) const EXEC_LOOK: (Duration, Duration) = (Duration::from_millis(100), 
 /// in all: a child that goes on may also go on printing.
 pub(crate) const EXEC_DRAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
+/// How long a tenant's command may take to be ended with all that it started. The specification's number: after that the
+/// caller lets the whole container go.
+pub(crate) const ENDING: Duration = Duration::from_secs(10);
+
+/// How much of [`ENDING`] goes to the command's own user, before root tries. What can be ended at all is normally ended
+/// within a quarter of a second.
+pub(crate) const ENDING_AS_USER: Duration = Duration::from_secs(6);
+
+/// How long the end of a container may come after that of a command in it that was killed. The kernel kills all that is in
+/// a container before its first process is gone, and Docker tells of each within some milliseconds; a command that was
+/// killed by itself is answered later by this.
+pub(crate) const KILLED_WITH: Duration = Duration::from_millis(500);
+
 /// Pauses between attempts to follow the daemon's events.
 pub(crate) const EVENTS_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 

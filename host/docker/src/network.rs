@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bollard::Docker;
-use bollard::models::NetworkCreateRequest;
+use bollard::models::{NetworkConnectRequest, NetworkCreateRequest, NetworkDisconnectRequest};
 use bollard::query_parameters::ListNetworksOptions;
 use sandbar_core::runtime::{Labels, Result, RuntimeError};
 use tokio::sync::Mutex;
@@ -81,6 +81,14 @@ impl Network {
         Ok(())
     }
 
+    /// Puts a container that does not run into the network that has the name now.
+    pub(crate) async fn rejoin(&self, docker: &Docker, id: &str) -> Result<()> {
+        let leave = NetworkDisconnectRequest { container: id.to_owned(), force: Some(true) };
+        within(limits::CREATE, docker.disconnect_network(&self.name, leave)).await?;
+        let join = NetworkConnectRequest { container: id.to_owned(), endpoint_config: None };
+        Ok(within(limits::CREATE, docker.connect_network(&self.name, join)).await?)
+    }
+
     async fn ids(&self, docker: &Docker) -> Result<Vec<String>> {
         Ok(self.named(docker).await?.into_iter().filter_map(|network| network.id).collect())
     }
@@ -109,11 +117,16 @@ impl Network {
     }
 }
 
+/// Whether these are Docker's words for a network that is not there any more.
+pub(crate) fn is_lost(message: &str) -> bool {
+    message.starts_with("network ") && message.contains("not found")
+}
+
 /// Whether a start failed because the network was not the only one of its name, or had just been taken back.
 pub(crate) fn is_unsettled(error: &CallError) -> bool {
     match error {
         CallError::Answered { message, .. } => {
-            message.starts_with("network ") && ["is ambiguous", "not found"].iter().any(|words| message.contains(words))
+            is_lost(message) || (message.starts_with("network ") && message.contains("is ambiguous"))
         }
         CallError::Other(_) => false,
     }

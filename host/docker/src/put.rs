@@ -12,7 +12,7 @@ use crate::errors::{CallError, redacted, within};
 use crate::network::{self, Network};
 use crate::pull::{self, Pulls};
 use crate::reference::{Reference, identifier};
-use crate::{body, files, limits, units};
+use crate::{body, files, limits, units, volumes};
 
 /// What it takes to make units.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(crate) struct Maker {
     pub(crate) network: Network,
     pub(crate) pulls: Pulls,
     pub(crate) credentials: Credentials,
+    /// The label that says whose something is.
+    pub(crate) installation: (String, String),
 }
 
 /// A container that is there, and whether it still has to be given its files and be started.
@@ -49,10 +51,13 @@ impl Maker {
         };
         crash::here("created");
         upload(docker, &id, plan).await.map_err(at(PutStep::Create))?;
+        for (path, _) in body::volumes(plan).map_err(at(PutStep::Create))? {
+            volumes::open(docker, &id, &path).await.map_err(at(PutStep::Create))?;
+        }
         crash::here("filled");
 
         progress.step("start", plan.image.as_str());
-        self.start(docker, &id).await.map_err(at(PutStep::Start))?;
+        self.start(docker, &id, plan.network).await.map_err(at(PutStep::Start))?;
         crash::here("started");
         units::inspect(docker, &id, &self.network.name).await.map_err(at(PutStep::Start))
     }
@@ -83,8 +88,13 @@ impl Maker {
         let name = identifier(&plan.name)?;
         let volumes = image.config.as_ref().and_then(|config| config.volumes.as_deref()).unwrap_or_default();
         let body = body::body(plan, volumes, &self.network.name)?;
-        self.network.ensure(docker).await?;
-        crash::here("network made");
+        if plan.network {
+            self.network.ensure(docker).await?;
+            crash::here("network made");
+        }
+        for (_, name) in body::volumes(plan)? {
+            volumes::ensure(docker, name, &plan.labels, &self.installation).await?;
+        }
         match create(docker, name, body).await {
             Ok(id) => Ok(Made::New(id)),
             Err(error) if error.conflict().is_some() => {
@@ -98,11 +108,32 @@ impl Maker {
         }
     }
 
+    /// Starts a unit that was stopped, in the network of its name even where that is another one by now.
+    pub(crate) async fn resume(&self, docker: &Docker, id: &str) -> Result<Unit> {
+        let found = units::ours(docker, id, &self.installation).await?;
+        let id = found.id.as_deref().unwrap_or(id);
+        let mode = found.host_config.as_ref().and_then(|config| config.network_mode.as_deref());
+        let networked = mode == Some(self.network.name.as_str());
+        if found.state.as_ref().is_some_and(|state| state.paused == Some(true)) {
+            within(limits::START, docker.unpause_container(id)).await?;
+        }
+        match self.start(docker, id, networked).await {
+            // The container remembers the network by an id.
+            Err(RuntimeError::NotFound(message)) if networked && network::is_lost(&message) => {
+                self.network.ensure(docker).await?;
+                self.network.rejoin(docker, id).await?;
+                self.start(docker, id, networked).await?;
+            }
+            other => other?,
+        }
+        units::inspect(docker, id, &self.network.name).await
+    }
+
     /// Starts a container, again where other hosts were making the network at that moment.
-    async fn start(&self, docker: &Docker, id: &str) -> Result<()> {
+    async fn start(&self, docker: &Docker, id: &str, networked: bool) -> Result<()> {
         for _ in 1..limits::NETWORK_TRIES {
             match within(limits::START, docker.start_container(id, None::<StartContainerOptions>)).await {
-                Err(error) if network::is_unsettled(&error) => self.network.ensure(docker).await?,
+                Err(error) if networked && network::is_unsettled(&error) => self.network.ensure(docker).await?,
                 other => return Ok(other?),
             }
         }

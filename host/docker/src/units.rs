@@ -1,6 +1,6 @@
 //! What can be asked of and done to a container that is there: look at it, list, rename, wait for its end, read its log
 //! and environment, remove it. Decides nothing about whether that should be done, with one exception: what does not carry
-//! this installation's label is not removed.
+//! this installation's label is neither removed nor stopped.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -141,6 +141,41 @@ pub(crate) async fn ended(docker: &Docker, id: &str) -> Result<Exit> {
     unreachable!("the rounds do not end by themselves")
 }
 
+/// Looks at a container, which must be of this installation. What is answered has an id.
+pub(crate) async fn ours(
+    docker: &Docker,
+    id_or_name: &str,
+    installation: &(String, String),
+) -> Result<ContainerInspectResponse> {
+    let found = look(docker, id_or_name).await?;
+    let labels = found.config.as_ref().and_then(|config| config.labels.as_ref());
+    if labels.and_then(|labels| labels.get(&installation.0)) != Some(&installation.1) {
+        return Err(RuntimeError::Refused(format!("{id_or_name} is not of this installation and is left alone")));
+    }
+    if !found.id.as_deref().is_some_and(is_id) {
+        return Err(RuntimeError::Failed("Docker told of a container without an id".to_owned()));
+    }
+    Ok(found)
+}
+
+/// Stops a container. `Ok` means that it does not run.
+pub(crate) async fn suspend(
+    docker: &Docker,
+    id_or_name: &str,
+    grace: Duration,
+    installation: &(String, String),
+) -> Result<()> {
+    let id = ours(docker, id_or_name, installation).await?.id.unwrap_or_default();
+    stop(docker, &id, grace).await;
+    match convert::inspected_state(look(docker, &id).await?.state.as_ref()) {
+        // One that was never started has nothing to end.
+        UnitState::Ended | UnitState::Starting => Ok(()),
+        UnitState::Running | UnitState::Paused => {
+            Err(RuntimeError::Failed(format!("{id_or_name} was told to stop and still runs")))
+        }
+    }
+}
+
 /// Removes a container and its anonymous volumes. `Ok` means that it is gone.
 pub(crate) async fn remove(
     docker: &Docker,
@@ -148,18 +183,13 @@ pub(crate) async fn remove(
     grace: Duration,
     installation: &(String, String),
 ) -> Result<()> {
-    let found = match look(docker, id_or_name).await {
+    let found = match ours(docker, id_or_name, installation).await {
         Ok(found) => found,
         Err(RuntimeError::NotFound(_)) => return Ok(()),
         Err(error) => return Err(error),
     };
-    let labels = found.config.as_ref().and_then(|config| config.labels.as_ref());
-    if labels.and_then(|labels| labels.get(&installation.0)) != Some(&installation.1) {
-        return Err(RuntimeError::Refused(format!("{id_or_name} is not of this installation and is left alone")));
-    }
     // By its id from here on: the name may be another's by the time.
-    let id = found.id.filter(|id| is_id(id));
-    let id = id.ok_or_else(|| RuntimeError::Failed("Docker told of a container without an id".to_owned()))?;
+    let id = found.id.unwrap_or_default();
     if !grace.is_zero() && found.state.is_some_and(|state| state.running == Some(true)) {
         stop(docker, &id, grace).await;
     }
@@ -173,7 +203,7 @@ pub(crate) async fn remove(
     }
 }
 
-/// Stops, then kills. Both are best effort: the removal that follows is forced.
+/// Stops, then kills. Both are best effort: a removal that follows is forced, and a suspension looks what came of it.
 async fn stop(docker: &Docker, id: &str, grace: Duration) {
     // Docker counts in seconds; a part of one is given whole.
     let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
@@ -182,7 +212,7 @@ async fn stop(docker: &Docker, id: &str, grace: Duration) {
     let Err(error) = within(limit, docker.stop_container(id, Some(options))).await else { return };
     tracing::debug!(id, ?error, "stopping failed, killing");
     if let Err(error) = within(limits::STOP, docker.kill_container(id, None::<KillContainerOptions>)).await {
-        tracing::debug!(id, ?error, "killing failed, removing by force");
+        tracing::debug!(id, ?error, "killing failed");
     }
 }
 

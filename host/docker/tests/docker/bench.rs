@@ -9,16 +9,25 @@ use std::time::Duration;
 use bollard::Docker;
 use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{
-    CreateImageOptions, InspectContainerOptions, ListContainersOptions, ListNetworksOptions, RemoveContainerOptions,
+    CreateImageOptions, InspectContainerOptions, ListContainersOptions, ListNetworksOptions, ListVolumesOptions,
+    RemoveContainerOptions, RemoveVolumeOptions, TopOptions,
 };
 use futures_util::TryStreamExt as _;
 use sandbar_core::progress::ProgressSink;
-use sandbar_core::runtime::{DataPlan, ExecOutput, ExecPlan, Exit, PutError, Result, Runtime as _, Unit, UnitPlan};
+use sandbar_core::runtime::{
+    DataKind, DataPlan, ExecOutput, ExecPlan, Exit, PutError, Result, Runtime as _, Unit, UnitPlan,
+};
 use sandbar_docker::{DockerOptions, DockerRuntime, PullLimits};
 use tokio::sync::OnceCell;
 
 /// The image: busybox with two volumes, one of them written with a final slash, and a folder that nobody may change.
 pub(crate) const IMAGE: &str = "sandbar-standin/busybox:test";
+
+/// An image with Debian's shell and programs, which `make setup` builds.
+pub(crate) const DEBIAN: &str = "sandbar-standin/redis:8";
+
+/// What a room starts with. Whoever ignores the end of its children need not wait for them, nor does what it becomes.
+const FIRST: &str = "trap '' CHLD; exec sleep 600";
 
 /// The label that marks a test's installation.
 pub(crate) const INSTALLATION: &str = "sandbar-test.installation";
@@ -70,7 +79,9 @@ impl Bench {
             user: String::new(),
             env: vec![("PASSWORD".to_owned(), "0123456789abcdef0123456789abcdef".to_owned())],
             files: Vec::new(),
-            data: vec![DataPlan { path: "/data".to_owned(), tmpfs_bytes: 1 << 20 }],
+            data: vec![DataPlan { path: "/data".to_owned(), kind: DataKind::Tmpfs(1 << 20) }],
+            folder: None,
+            network: true,
             spare_tmpfs_bytes: 1 << 16,
             shm_bytes: 1 << 20,
             memory_bytes: 32 << 20,
@@ -80,6 +91,35 @@ impl Bench {
             port: None,
             publish: false,
         }
+    }
+
+    /// A plan for what tenants run commands in: it has no network, and nothing that ended stays. `BB` goes before
+    /// programs for which the image may have no link.
+    pub(crate) fn room(&self, name: &str, image: &str) -> UnitPlan {
+        UnitPlan {
+            image: image.to_owned(),
+            entrypoint: Some(["sh", "-c"].map(str::to_owned).to_vec()),
+            command: vec![FIRST.to_owned()],
+            user: "1000".to_owned(),
+            env: vec![("BB".to_owned(), if image == IMAGE { "busybox".to_owned() } else { String::new() })],
+            network: false,
+            memory_bytes: 64 << 20,
+            milli_cpus: 1000,
+            pids: 64,
+            ..self.plan(name, "")
+        }
+    }
+
+    /// The processes of a room but the first, as the daemon sees them. One that is dead and only waited for does
+    /// not count.
+    pub(crate) async fn processes(&self, unit: &Unit) -> Vec<String> {
+        let options = TopOptions { ps_args: "-eo pid,stat,args".to_owned() };
+        let top = self.docker.top_processes(&unit.id, Some(options)).await.expect("it runs");
+        let rows = top.processes.unwrap_or_default().into_iter().filter(|row| !row[1].starts_with('Z'));
+        let mut processes: Vec<_> = rows.map(|row| row[2].clone()).collect();
+        processes.retain(|args| args != "sleep 600");
+        processes.sort_unstable();
+        processes
     }
 
     pub(crate) async fn try_put(&self, plan: &UnitPlan) -> Result<Unit, PutError> {
@@ -149,6 +189,10 @@ async fn clear(docker: &Docker, id: &str) {
         let options = RemoveContainerOptions { force: true, v: true, link: false };
         let removed = docker.remove_container(&container.id.unwrap_or_default(), Some(options)).await;
         removed.expect("Docker removes");
+    }
+    let options = ListVolumesOptions { filters: filters.clone() };
+    for volume in docker.list_volumes(Some(options)).await.expect("Docker lists").volumes.unwrap_or_default() {
+        docker.remove_volume(&volume.name, None::<RemoveVolumeOptions>).await.expect("Docker removes");
     }
     for network in docker.list_networks(Some(ListNetworksOptions { filters })).await.expect("Docker lists") {
         docker.remove_network(&network.id.unwrap_or_default()).await.expect("Docker removes");

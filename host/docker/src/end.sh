@@ -1,0 +1,109 @@
+# Waits for its order, and then ends every process of one command, from within its container. Exit code 0: none is left.
+# Arguments: the command's mark as NAME=value, and NAME=, with which every mark begins. The order is a line with 1 where no
+# other command runs, else 0, and for how many seconds to try.
+#
+# This shell has a mark of its own, by which it tells itself from what it looks for. It starts no program: a command that
+# has used up the container's processes leaves none for that. Everything is stopped before anything is killed, since a
+# process that sees another one go may start it again.
+
+# Whether the mark stands in this environment; another one is noted in $marked. The shell drops the zero bytes between the
+# variables. What may not be read counts as empty.
+has_mark() {
+  while IFS= read -r line || [ -n "$line" ]; do
+    case $line in
+      *"$mark"*) return 0 ;;
+      *"$any_mark"*) marked=1 ;;
+    esac
+  done 2>/dev/null <"$1"
+  return 1
+}
+
+# Whether process $1 is the command's: it has the mark; or it has no mark at all, and is the child of one that is the
+# command's, or no other command runs.
+is_ours() {
+  process=$1 marked=
+  # First what settles it for most. The shell reads byte by byte, and may be one of many that want the processor.
+  has_mark "/proc/$process/environ" && return 0
+  [ -z "$marked" ] || return 1
+  stat=
+  while IFS= read -r line || [ -n "$line" ]; do stat=$line; done 2>/dev/null <"/proc/$process/stat"
+  # What stands in parentheses is the process's to choose: the fields begin after the last one.
+  set -- ${stat##*) }
+  [ -n "$2" ] || return 1
+  parent=$2 session=$4
+  case $1 in
+    # Dead, and only waited for; unless just its first thread is.
+    [ZXx])
+      [ "${18}" -gt 1 ] || return 1
+      for environment in "/proc/$process/task"/[0-9]*/environ; do
+        has_mark "$environment" && return 0
+      done
+      ;;
+  esac
+  [ -z "$marked" ] || return 1
+  case " $found" in *" $parent "*) return 0 ;; esac
+  [ "$alone" = 1 ] || return 1
+  # The container's first process and its own children: nothing else can get into its session, and it may well start a
+  # new one for each that goes.
+  [ "$session" != 1 ] || return 1
+  # A command that is just being started: until it is, it has neither environment nor mark.
+  case "$parent $stat" in "0 "*"(runc:["*) return 1 ;; esac
+}
+
+# Stops everything but the container's first process and this one: a crowd leaves no time to look at each first.
+hold() {
+  for again in 1 2 3; do
+    for folder in /proc/[0-9]*; do
+      candidate=${folder#/proc/}
+      [ "$candidate" = 1 ] || [ "$candidate" = $$ ] || kill -s STOP "$candidate" 2>/dev/null
+    done
+  done
+}
+
+# Stops all that are the command's, and lists them in $found. Where no other command runs, what else there is goes on, also
+# where a shell like this one was killed after it had stopped everything.
+stop() {
+  found=
+  set -- /proc/[0-9]*
+  [ "$alone" = 1 ] && [ $# -gt 20 ] && hold
+  for folder in /proc/[0-9]*; do
+    candidate=${folder#/proc/}
+    [ "$candidate" != 1 ] && [ "$candidate" != $$ ] || continue
+    if is_ours "$candidate"; then
+      kill -s STOP "$candidate" 2>/dev/null
+      found="$found$candidate "
+    elif [ "$alone" = 1 ]; then
+      kill -s CONT "$candidate" 2>/dev/null
+    fi
+  done
+}
+
+seconds() {
+  read -r now rest </proc/uptime
+  now=${now%%.*}
+}
+
+mark=$1 any_mark=$2
+# Nobody orders anything any more where the line does not come.
+read -r alone patience || exit 2
+seconds
+end=$((now + patience))
+none=0 before= rounds=0 kills=0
+while [ $none -lt 2 ]; do
+  stop
+  seconds
+  if [ -z "$found" ]; then
+    # Twice: one that was just being started can be missed once.
+    none=$((none + 1))
+  elif [ "$now" -gt "$end" ]; then
+    exit 1
+  elif [ "$found" = "$before" ] || [ $rounds -gt 8 ]; then
+    none=0 before= rounds=0 kills=$((kills + 1))
+    kill -s KILL $found 2>/dev/null
+    # By now there is room for a program, and what the kernel has not ended yet takes its time.
+    [ $kills -lt 20 ] || sleep 0.05 2>/dev/null
+  else
+    none=0 before=$found rounds=$((rounds + 1))
+  fi
+done
+exit 0

@@ -1,0 +1,138 @@
+//! Ending a command and all that it started. Docker can end a container but no command in one, so a shell in the container
+//! does it (`end.sh`), as the user whose command it is, and then as root. Never with more privileges than the container
+//! has: the shell is the container's own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::Docker;
+use bollard::container::LogOutput;
+use bollard::models::ExecConfig;
+use sandbar_core::runtime::{Result, RunPlan, RuntimeError};
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::Instant;
+
+use crate::exec::{self, Started, Take};
+use crate::limits::{self, growing};
+
+const SCRIPT: &str = include_str!("end.sh");
+
+/// The mark of a guard, which no command can have.
+const GUARD: &str = ".";
+
+/// The script's exit code where something is left.
+const LEFT: i64 = 1;
+
+/// Root, by its number: an image need not have a name for it.
+const ROOT: &str = "0";
+
+/// A shell in the container that waits for the order to end a command.
+pub(crate) struct Guard {
+    exec: String,
+    started: Started,
+}
+
+impl Guard {
+    /// Starts one.
+    pub(crate) async fn start(docker: &Docker, id: &str, plan: &RunPlan, user: Option<String>) -> Result<Self> {
+        let (name, value) = &plan.mark;
+        let argv = ["/bin/sh", "-c", SCRIPT, "end", &format!("{name}={value}"), &format!("{name}=")];
+        let config = ExecConfig {
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            cmd: Some(argv.map(str::to_owned).to_vec()),
+            env: Some(vec![format!("{name}={GUARD}")]),
+            user,
+            // Any folder that is there.
+            working_dir: Some("/".to_owned()),
+            ..ExecConfig::default()
+        };
+        let exec = exec::create(docker, id, config).await?;
+        let started = exec::start(docker, &exec).await?;
+        Ok(Self { exec, started })
+    }
+
+    /// Gives the order, and answers the script's exit code.
+    async fn end(self, docker: &Docker, alone: bool, patience: Duration) -> Result<i64> {
+        let Started { output, mut input } = self.started;
+        let order = format!("{} {}\n", u8::from(alone), patience.as_secs());
+        // One that is not there any more has an exit code that tells.
+        if input.write_all(order.as_bytes()).await.is_ok() {
+            let _ = input.flush().await;
+        }
+        let mut said = Said::default();
+        let code = exec::collect(output, || exec::state(docker, &self.exec), &mut said).await?;
+        if code != 0 {
+            tracing::debug!(code, said = %crate::errors::one_line(&said.0), "a command could not be ended");
+        }
+        Ok(code)
+    }
+}
+
+/// What the script, or Docker in its place, says when something is wrong.
+#[derive(Default)]
+struct Said(String);
+
+impl Take for Said {
+    fn take(&mut self, chunk: LogOutput) {
+        if self.0.len() < limits::MESSAGE {
+            self.0.push_str(&String::from_utf8_lossy(&chunk.into_bytes()));
+        }
+    }
+}
+
+/// A command to be ended.
+pub(crate) struct Ending<'a> {
+    pub(crate) docker: &'a Docker,
+    pub(crate) id: &'a str,
+    /// Docker's id of the command.
+    pub(crate) command: &'a str,
+    pub(crate) plan: &'a RunPlan,
+    pub(crate) alone: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl Ending<'_> {
+    /// Ends it, and answers whether everything is gone; `Gone` or `NotFound` where the container is not running any more.
+    pub(crate) async fn end(&self, mut guard: Result<Guard>) -> Result<bool> {
+        let start = Instant::now();
+        let by_guards = async {
+            for n in 0.. {
+                match self.by(guard, start).await {
+                    Ok(true) => return Ok(true),
+                    Err(error @ (RuntimeError::Gone(_) | RuntimeError::NotFound(_))) => return Err(error),
+                    // One that was killed, or could not be started in a container that is full, is replaced.
+                    Ok(false) | Err(_) => {}
+                }
+                tokio::time::sleep(growing(limits::LOOK_AGAIN, n)).await;
+                let user = if start.elapsed() < limits::ENDING_AS_USER {
+                    self.plan.user.clone()
+                } else {
+                    Some(ROOT.to_owned())
+                };
+                guard = Guard::start(self.docker, self.id, self.plan, user).await;
+            }
+            unreachable!("the attempts do not end by themselves")
+        };
+        match tokio::time::timeout(limits::ENDING, by_guards).await {
+            Ok(gone) => gone,
+            Err(_) => {
+                tracing::warn!(id = self.id, "a command could not be ended");
+                Ok(false)
+            }
+        }
+    }
+
+    /// Ends it by this guard, and answers whether that succeeded.
+    async fn by(&self, guard: Result<Guard>, start: Instant) -> Result<bool> {
+        let guard = guard?;
+        let spent = start.elapsed();
+        let limit = if spent < limits::ENDING_AS_USER { limits::ENDING_AS_USER } else { limits::ENDING };
+        let code = guard.end(self.docker, (self.alone)(), limit.saturating_sub(spent)).await?;
+        if code == LEFT {
+            tracing::debug!(id = self.id, "something is left of a command");
+        }
+        // One that Docker was only about to start is not seen by the guard, nor is it ended by it.
+        Ok(code == 0 && exec::state(self.docker, self.command).await?.is_some())
+    }
+}
