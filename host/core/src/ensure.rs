@@ -380,7 +380,7 @@ impl Ensure {
     }
 
     fn is_ours(&self, unit: &Unit) -> bool {
-        self.names.base_labels().iter().all(|(k, v)| unit.labels.get(k) == Some(v))
+        self.names.are_ours(&unit.labels)
     }
 
     /// Gives a container its final name: from then on it is the agent's. Its predecessor goes, and so does a stale

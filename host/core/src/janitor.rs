@@ -91,7 +91,7 @@ impl Janitor {
         for unit in &ours {
             let stale = self.unknown.get(&unit.id).is_some_and(|seen| now.duration_since(*seen) >= self.pace.grace);
             // Looked at again here: nothing without our labels is ever removed.
-            if stale && base.iter().all(|(k, v)| unit.labels.get(k) == Some(v)) {
+            if stale && self.names.are_ours(&unit.labels) {
                 tracing::warn!(container = unit.name, "nobody owns it: removed");
                 crash::here("sweep decided");
                 self.registry.leaving().let_go(&unit.id).await;

@@ -43,7 +43,9 @@ pub async fn recover(
 ) -> Result<()> {
     let base = names.base_labels();
     let labels: Vec<_> = base.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    let units = runtime.list(&labels).await?;
+    let mut units = runtime.list(&labels).await?;
+    // Looked at again here: nothing without our labels is ever touched, whatever a listing answers.
+    units.retain(|unit| names.are_ours(&unit.labels));
     // The runtime went away half way: nothing is decided on half of the answers.
     let looks: Vec<_> = units.iter().map(|unit| look(unit, registry.ensure_rules(), runtime, catalog, names)).collect();
     let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;

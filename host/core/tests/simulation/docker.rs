@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sandbar_core::janitor::Pace;
 use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{
     Caps, Event, ExecOutput, ExecPlan, Exit, PutError, PutStep, Result, Runtime, RuntimeError, Unit, UnitPlan,
@@ -35,6 +36,9 @@ impl Docker {
         deadline: Duration,
         done: impl FnOnce(&mut Inner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        if self.0.with(|inner| inner.knobs.instant) {
+            return self.0.with(done);
+        }
         let slot = Arc::new(Mutex::new(None));
         let filled = slot.clone();
         let begun = self.0.with(|inner| {
@@ -51,8 +55,9 @@ impl Docker {
             let Course { done: at, answered, error } = Course::new(trouble, latency, deadline);
             let now = inner.now();
             if let Some(at) = at {
-                let (key, late) = (key.to_owned(), at > answered);
+                let (key, late, host) = (key.to_owned(), at > answered, inner.hosts);
                 let effect = move |inner: &mut Inner| {
+                    inner.acting = host;
                     let result = done(inner);
                     if late {
                         inner.log(|| format!("  {kind:?} of {key} is carried out late: {}", result.is_ok()));
@@ -137,6 +142,21 @@ fn look_at_rename(inner: &mut Inner, id: &str, name: &str) {
     }
 }
 
+/// Notes the removal of what the janitor has to leave alone: what a host that is gone asked for, and what was created only
+/// after this one knew what there is.
+fn look_at_age(inner: &mut Inner, id: &str) {
+    let Some(container) = inner.containers.get(id) else { return };
+    let age = inner.now().saturating_sub(container.born);
+    if inner.acting == inner.hosts
+        && container.host < inner.hosts
+        && container.born > inner.up_since
+        && age < Pace::default().grace
+    {
+        let text = format!("{} is {age:?} old and was reaped", container.name);
+        inner.violation(text);
+    }
+}
+
 fn rename(inner: &mut Inner, id: &str, name: &str, tells: bool) -> Result<()> {
     look_at_rename(inner, id, name);
     let Some(container) = inner.containers.get(id) else { return Err(not_found(id)) };
@@ -157,6 +177,9 @@ fn rename(inner: &mut Inner, id: &str, name: &str, tells: bool) -> Result<()> {
         name.clone_into(&mut container.name);
     }
     inner.log(|| format!("  {old} -> {name}"));
+    if inner.names.read(name) == sandbar_core::name::Kind::Leaving {
+        look_at_age(inner, id);
+    }
     inner.touch();
     Ok(())
 }
@@ -167,6 +190,7 @@ fn remove(inner: &mut Inner, id_or_name: &str) -> Result<()> {
         inner.violation(format!("{} is somebody else's and was to be removed", container.name));
         return Err(RuntimeError::Refused(format!("{} is not of this installation", container.name)));
     }
+    look_at_age(inner, &container.id);
     inner.containers.remove(&container.id);
     inner.log(|| format!("  {} is removed", container.name));
     inner.touch();
@@ -180,6 +204,9 @@ impl Runtime for Docker {
     }
 
     async fn ping(&self) -> Result<()> {
+        if self.0.with(|inner| inner.knobs.instant) {
+            return Ok(());
+        }
         // There are many of these, and they change nothing.
         let (answered, error) = self.0.with(|inner| {
             let mut rng = inner.rng(Kind::Ping, "");
@@ -202,9 +229,9 @@ impl Runtime for Docker {
 
     async fn put(&self, plan: &UnitPlan, _: &ProgressSink) -> Result<Unit, PutError> {
         let at = |step: PutStep| move |error: RuntimeError| PutError { step, error };
-        let key = self.0.with(|inner| {
+        let (key, host) = self.0.with(|inner| {
             look_at_plan(inner, plan);
-            key_of(inner, plan)
+            (key_of(inner, plan), inner.hosts)
         });
         let (wanted, whose) = (plan.clone(), key.clone());
         let create = move |inner: &mut Inner| {
@@ -213,7 +240,7 @@ impl Runtime for Docker {
                 return Err(RuntimeError::Conflict { name: wanted.name.clone(), holder: Some(unit) });
             }
             inner.log(|| format!("  {} is created for {whose}", wanted.name));
-            Ok(inner.create(&wanted, &whose))
+            Ok(inner.create(&wanted, &whose, host))
         };
         let id = self.call(Kind::Create, &key, Kind::Create.deadline(), create).await.map_err(at(PutStep::Create))?;
         let started = id.clone();
@@ -291,13 +318,15 @@ impl Runtime for Docker {
 
     async fn list(&self, labels: &[(&str, &str)]) -> Result<Vec<Unit>> {
         let wanted: Vec<(String, String)> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let prefix = self.0.with(|inner| format!("{}-agent-", inner.names.namespace()));
-        let owner = wanted.iter().find_map(|(_, v)| v.strip_prefix(&prefix)).unwrap_or_default().to_owned();
-        let list = move |inner: &mut Inner| {
-            let all = inner.containers.values();
-            let fits = all.filter(|c| wanted.iter().all(|(k, v)| c.labels.get(k) == Some(v)));
-            Ok(fits.map(|c| c.unit()).collect())
-        };
+        let (owner, loose) = self.0.with(|inner| {
+            inner.listings += 1;
+            let prefix = format!("{}-agent-", inner.names.namespace());
+            let owner = wanted.iter().find_map(|(_, v)| v.strip_prefix(&prefix)).unwrap_or_default().to_owned();
+            let loose = inner.knobs.loose;
+            let loose = loose > 0 && inner.rng(Kind::List, &format!("loose {owner}")).chance(loose);
+            (owner, loose)
+        });
+        let list = move |inner: &mut Inner| Ok(inner.labelled(if loose { &[] } else { &wanted }));
         self.call(Kind::List, &owner, Kind::List.deadline(), list).await
     }
 

@@ -114,6 +114,10 @@ pub(crate) struct Knobs {
     pub(crate) engine_panics: u64,
     /// The only calls that have trouble, where it is not all of them.
     pub(crate) only: Vec<Kind>,
+    /// A listing answers more than it was asked for.
+    pub(crate) loose: u64,
+    /// Nothing takes any time.
+    pub(crate) instant: bool,
     /// Somebody else kills, pauses, restarts, renames and removes containers, and Docker goes away: how often a schedule
     /// has such an event.
     pub(crate) meddling: u64,
@@ -140,6 +144,7 @@ impl Knobs {
         knobs.deaf = often(150, &[20, 100]);
         knobs.unconfirmed = often(250, &[50, 300]);
         knobs.nameless = often(200, &[300]);
+        knobs.loose = often(100, &[300]);
         knobs.engine_fails = often(200, &[20, 100]);
         knobs.engine_panics = often(200, &[20, 100]);
         knobs.meddling = often(500, &[100, 300, 500]);

@@ -23,6 +23,8 @@ const SETTLES: Duration = Duration::from_secs(400);
 const SETTLES_SOON: Duration = Duration::from_secs(120);
 /// Nothing is under way for longer than this, whatever happened.
 const AT_LAST: Duration = Duration::from_secs(900);
+/// Longer than a lease and two sweeps.
+const IDLE: Duration = Duration::from_secs(30 * 60 + 180 + 120);
 /// Where nothing goes wrong, what was let go is gone by then.
 const REMOVAL: Duration = Duration::from_secs(2);
 /// How long somebody waits for something to meddle with.
@@ -117,6 +119,8 @@ impl Stage {
             }
             Event::Outage { lasts, kills } => self.world.with(|inner| inner.go_away(lasts, kills)),
             Event::Squat { agent, service } => self.squat(agent, service),
+            Event::Depart { agent, back } => self.depart(host, agent, back).await,
+            Event::Jump(by) => self.world.with(|inner| inner.wall += by),
         }
     }
 
@@ -226,7 +230,7 @@ impl Stage {
             let Knobs { latency, boot, .. } = inner.knobs;
             inner.knobs = Knobs { latency, boot, ..Knobs::default() };
             inner.come_back();
-            let foreign: Vec<_> = inner.containers.values().filter(|c| !inner.is_ours(&c.labels)).cloned().collect();
+            let foreign: Vec<_> = inner.foreign().cloned().collect();
             // Half of what is in the way goes.
             let (go, stay): (Vec<_>, Vec<_>) =
                 foreign.into_iter().partition(|c| c.id.ends_with(['0', '2', '4', '6', '8']));
@@ -261,11 +265,38 @@ impl Stage {
         let created = self.world.with(|inner| inner.created);
         let second = self.ask_all(host).await;
         self.compare(&first, &second, created, "at once");
+        if self.schedule.idles {
+            self.idle(host, &second).await;
+        }
         for container in foreign {
             let same =
                 self.world.with(|inner| inner.containers.get(&container.id).is_some_and(|c| c.name == container.name));
             if !same {
                 self.world.violation(format!("{} was somebody else's and is not there any more", container.name));
+            }
+        }
+    }
+
+    /// Nobody calls until all leases are over: who runs in a container keeps what they have, and nobody else does.
+    async fn idle(&self, host: &Host, before: &[Option<Option<Value>>]) {
+        self.world.log(|| "nobody calls".to_owned());
+        tokio::time::sleep(IDLE).await;
+        self.look_at_rest(host, "after all leases");
+        for (number, agent) in self.agents.iter().enumerate() {
+            let runs = self.world.with(|inner| inner.own(agent.as_str()).is_some());
+            let state = host.registry().snapshot(agent).state;
+            if !runs && state != "absent" {
+                self.world.violation(format!("{agent} is gone and its sandbox is {state}"));
+            }
+            if !runs {
+                self.with(number, |a| a.forget(self.world.now()));
+            }
+        }
+        let after = self.ask_all(host).await;
+        for (agent, (before, after)) in before.iter().zip(&after).enumerate() {
+            let runs = self.world.with(|inner| inner.own(self.agents[agent].as_str()).is_some());
+            if runs && before.as_ref().is_some_and(Option::is_some) && before != after {
+                self.world.violation(format!("{} ran all the time and has something else", self.agents[agent]));
             }
         }
     }
@@ -304,7 +335,7 @@ impl Stage {
         self.compare(&answers, &again, made, "after a restart");
         if made != created
             && self.schedule.max_live >= self.agents.len()
-            && !self.world.with(|inner| inner.has_foreign())
+            && self.world.with(|inner| inner.foreign().next().is_none())
         {
             self.world.violation(format!("{} containers were made after a restart", made - created));
         }

@@ -18,9 +18,8 @@ const SOON: Duration = Duration::from_secs(2);
 
 fn stage(seed: u64, agents: usize) -> Arc<Stage> {
     let knobs = Knobs { latency: 10, boot: 100, ..Knobs::default() };
-    let schedule = Schedule { knobs, agents, max_live: 200, remakes: 6, keep: true, publish: false, runs: Vec::new() };
     crate::quiet_panics();
-    Stage::new(seed, schedule, true)
+    Stage::new(seed, Schedule { knobs, agents, ..Schedule::plain() }, true)
 }
 
 impl Stage {
@@ -194,9 +193,7 @@ fn a_stale_container_with_the_name_is_let_go_and_is_never_told_to_be_somebody_el
 #[test]
 fn who_waits_for_a_host_that_goes_down_may_try_again() {
     let knobs = Knobs { latency: 10, boot: 100, ..Knobs::default() };
-    let schedule =
-        Schedule { knobs, agents: 1, max_live: 200, remakes: 6, keep: false, publish: false, runs: Vec::new() };
-    let s = &Stage::new(7, schedule, true);
+    let s = &Stage::new(7, Schedule { knobs, keep: false, ..Schedule::plain() }, true);
     s.life(ZERO, |host| async move {
         s.up(&host).await;
         s.begin(&host, 0, "shop").await;
