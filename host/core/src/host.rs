@@ -248,7 +248,7 @@ impl Host {
     }
 
     /// Every agent's sandbox.
-    pub fn registry(&self) -> &Registry {
+    pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 

@@ -173,7 +173,7 @@ impl Stage {
     }
 
     /// A container of another installation takes a final name, if it is free.
-    fn squat(&self, agent: usize, service: &str) {
+    pub(crate) fn squat(&self, agent: usize, service: &str) {
         let name = self.names.sandbox(&service.parse_slug(), &self.agents[agent]);
         let taken = self.world.with(|inner| {
             if inner.find(&name).is_some() {
