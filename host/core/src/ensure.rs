@@ -424,10 +424,10 @@ impl Ensure {
             });
         }
         crash::here("committed");
-        let (container, features) = (&serving.name, &serving.features);
+        let Serving { name: container, features, superuser, .. } = &serving;
         match old {
-            None => tracing::info!(target: "audit", %agent, %service, container, ?features, "made"),
-            Some(_) => tracing::info!(target: "audit", %agent, %service, container, ?features, "remade"),
+            None => tracing::info!(target: "audit", %agent, %service, container, ?features, superuser, "made"),
+            Some(_) => tracing::info!(target: "audit", %agent, %service, container, ?features, superuser, "remade"),
         }
         let live = held.get_or_insert_with(|| Live::new(want.project.clone()));
         live.services.insert(service.clone(), Arc::new(serving));

@@ -137,6 +137,9 @@ impl Host {
                 Err(problems) => tracing::warn!(project = %name, ?problems, "the declared project cannot be used"),
             }
         }
+        for project in projects.values().filter(|p| p.superuser) {
+            tracing::warn!(target: "audit", project = %project.name, "its accounts are superusers: nothing contains them");
+        }
         let enabled = enabled_by_environment.or(store.switch()?).unwrap_or(enabled);
         tracing::info!(enabled, "the master switch");
         Ok(Arc::new(Self {

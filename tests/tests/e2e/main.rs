@@ -6,6 +6,7 @@ mod account;
 mod components;
 mod crash;
 mod ensure;
+mod features;
 mod guards;
 mod harness;
 mod interface;
