@@ -252,7 +252,9 @@ impl Ensure {
         let mut sound = true;
         for serving in live.services.values_mut() {
             let unit = units.iter().find(|u| u.id == serving.id && u.name == serving.name);
-            match unit.filter(|u| u.state == UnitState::Running) {
+            // One that was taken out of the network runs, and nobody reaches it.
+            let reached = |u: &&Unit| u.state == UnitState::Running && u.address.is_some();
+            match unit.filter(reached) {
                 Some(unit) => {
                     if unit.published_port != serving.published_port {
                         Arc::make_mut(serving).published_port = unit.published_port;

@@ -220,7 +220,11 @@ impl Host {
         }
         // What is not gone by then carries a name that the next start removes.
         let until = tokio::time::Instant::now() + DRAIN_WAIT;
-        while !self.registry.leaving().is_empty() && tokio::time::Instant::now() < until {
+        let mut told = false;
+        while self.registry.leaving().certain() > 0 && tokio::time::Instant::now() < until {
+            if !std::mem::replace(&mut told, true) {
+                tracing::info!(containers = self.registry.leaving().certain(), "waiting until they are removed");
+            }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         if !self.keep_on_shutdown

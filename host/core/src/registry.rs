@@ -74,9 +74,15 @@ pub(crate) struct Entry {
     /// When containers of this agent were remade.
     pub(crate) remakes: Mutex<VecDeque<Instant>>,
     lease_until: Mutex<Option<Instant>>,
+    /// When its last call came.
+    called: Mutex<Option<Instant>>,
 }
 
 impl Entry {
+    fn note_call(&self) {
+        *self.called.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,6 +175,7 @@ impl Registry {
         let until = Instant::now() + deadline;
         let late = |_| failure::deadline(deadline);
         let entry = self.entry(agent);
+        entry.note_call();
         for round in 1.. {
             let (mut outcome, progress) = match self.next(agent, &entry, want, still)? {
                 Next::Wait(mut gone) => {
@@ -296,7 +303,7 @@ impl Registry {
 
     /// Lets an agent's sandbox go, and what is being made for it, if it has called nothing since. Decided under the entry's lock.
     pub(crate) async fn release_departed(self: &Arc<Self>, agent: &AgentName, since: Instant) {
-        let silent = |entry: &Entry, _: &State| !self.called_since(entry, since);
+        let silent = |entry: &Entry, _: &State| !Self::called_since(entry, since);
         self.release_if(agent, "its container ended", silent).await;
     }
 
@@ -390,8 +397,17 @@ impl Registry {
         *self.early.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Starts the agent's lease anew.
-    pub fn renew(&self, agent: &AgentName) {
+    /// Notes a call of the agent that came just now, which starts its lease anew.
+    pub fn call_came(&self, agent: &AgentName) {
+        if let Some(entry) = self.find(agent) {
+            entry.note_call();
+            self.start_lease(&entry);
+        }
+    }
+
+    /// Starts the agent's lease anew once its call is answered. Whether the agent still lives is another question: it may
+    /// have died while it waited.
+    pub fn call_ended(&self, agent: &AgentName) {
         if let Some(entry) = self.find(agent) {
             self.start_lease(&entry);
         }
@@ -454,10 +470,8 @@ impl Registry {
         entries.values().flat_map(|entry| ids(&entry.lock())).collect()
     }
 
-    fn called_since(&self, entry: &Entry, since: Instant) -> bool {
-        let until = *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner);
-        // A lease begins with whatever was asked last.
-        until.is_some_and(|until| until >= since + self.limits().lease)
+    fn called_since(entry: &Entry, since: Instant) -> bool {
+        entry.called.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|called| called >= since)
     }
 
     fn lease_is_over(&self, entry: &Entry, grace: Duration) -> bool {

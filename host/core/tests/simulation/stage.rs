@@ -169,9 +169,9 @@ impl Stage {
         let _open = Open::request(self, agent, extensions);
         // As the verb does it: every call starts the lease anew, before and after.
         let call = async {
-            host.registry().renew(name);
+            host.registry().call_came(name);
             let result = host.request_sandbox(name, services, extensions, None).await;
-            host.registry().renew(name);
+            host.registry().call_ended(name);
             result
         };
         let result = match cancel {
