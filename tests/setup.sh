@@ -25,4 +25,4 @@ fi
 
 "$tests/docker/ensure.sh"
 "$tests/registry/ensure.sh"
-"$tests/images/ensure.sh" "$@"
+"$tests/images/ensure.sh"

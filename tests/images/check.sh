@@ -1,13 +1,13 @@
 #!/bin/bash
 # shellcheck disable=SC2016,SC2054 # what stands in single quotes is for the container; --tmpfs has commas
-# check.sh [--with-full]: runs the images that ensure.sh settled on, the way the engines and ordinary users do, and says
+# check.sh: runs the images that ensure.sh settled on, the way the engines and ordinary users do, and says
 # where they act unlike the official ones. Removes every container it makes.
 set -euo pipefail
 
 images=$(cd "$(dirname "$0")" && pwd)
 mark="standin-check-$$"
 scratch=$(mktemp -d)
-SANDBAR_IMAGES_TOML="$scratch/images.toml" "$images/ensure.sh" "$@"
+SANDBAR_IMAGES_TOML="$scratch/images.toml" "$images/ensure.sh"
 
 cleanup() {
   # Only what carries this run's own mark.
@@ -226,31 +226,29 @@ expect 'a cache too small' '*0.25*' once "$mongo" --wiredTigerCacheSizeGB 0.1
 expect 'no folder' '*Data directory /none not found*' once "$mongo" --dbpath /none
 expect 'another command' root once "$mongo" id -un
 
-if [ "${1:-}" = --with-full ]; then
-  echo "the images with features:"
-  postgres=$(image sandbar-sandbox-pg:latest)
-  redis=$(image redis/redis-stack-server:latest)
-  id=$(run "${locked[@]}" -e POSTGRES_PASSWORD=right "$postgres")
-  until_ok docker exec -e PGPASSWORD=right "$id" sh -c 'psql -h "$(hostname -i)" -U postgres -wc "SELECT 1"'
-  for extension in vector postgis pg_trgm citext uuid-ossp; do
-    expect "$extension" 'CREATE EXTENSION' query "$(address "$id")" right postgres postgres "CREATE EXTENSION \"$extension\""
-  done
-  expect 'vectors' 5 query "$(address "$id")" right postgres postgres "SELECT '[0,3]'::vector <-> '[4,0]'"
-  expect 'geometry' 5 query "$(address "$id")" right postgres postgres "SELECT ST_Distance('POINT(0 3)'::geometry, 'POINT(4 0)'::geometry)"
-  expect 'untrusted languages to refuse' 2 query "$(address "$id")" right postgres postgres \
-    "SELECT count(*) FROM pg_available_extensions WHERE name IN ('plpython3u', 'plperlu')"
-  expect 'stop' quick stops "$id"
-  # From a path of Redis Stack's, as a configuration would name it.
-  id=$(run --user redis --cap-drop ALL --entrypoint sh "$redis" -c 'exec redis-server - <<END
+echo "the images with features:"
+postgres=$(image sandbar-sandbox-pg:latest)
+redis=$(image redis/redis-stack-server:latest)
+id=$(run "${locked[@]}" -e POSTGRES_PASSWORD=right "$postgres")
+until_ok docker exec -e PGPASSWORD=right "$id" sh -c 'psql -h "$(hostname -i)" -U postgres -wc "SELECT 1"'
+for extension in vector postgis pg_trgm citext uuid-ossp; do
+  expect "$extension" 'CREATE EXTENSION' query "$(address "$id")" right postgres postgres "CREATE EXTENSION \"$extension\""
+done
+expect 'vectors' 5 query "$(address "$id")" right postgres postgres "SELECT '[0,3]'::vector <-> '[4,0]'"
+expect 'geometry' 5 query "$(address "$id")" right postgres postgres "SELECT ST_Distance('POINT(0 3)'::geometry, 'POINT(4 0)'::geometry)"
+expect 'untrusted languages to refuse' 2 query "$(address "$id")" right postgres postgres \
+  "SELECT count(*) FROM pg_available_extensions WHERE name IN ('plpython3u', 'plperlu')"
+expect 'stop' quick stops "$id"
+# From a path of Redis Stack's, as a configuration would name it.
+id=$(run --user redis --cap-drop ALL --entrypoint sh "$redis" -c 'exec redis-server - <<END
 protected-mode no
 loadmodule /opt/redis-stack/lib/redisearch.so
 END')
-  until_ok docker exec "$id" redis-cli get x
-  expect 'search' OK command_of "$id" FT.CREATE books SCHEMA title TEXT
-  id=$(run "$redis")
-  until_ok docker exec "$id" redis-cli get x
-  expect 'search by the entrypoint' OK command_of "$id" FT.CREATE books SCHEMA title TEXT
-fi
+until_ok docker exec "$id" redis-cli get x
+expect 'search' OK command_of "$id" FT.CREATE books SCHEMA title TEXT
+id=$(run "$redis")
+until_ok docker exec "$id" redis-cli get x
+expect 'search by the entrypoint' OK command_of "$id" FT.CREATE books SCHEMA title TEXT
 
 [ "$failures" = 0 ] || {
   echo "$failures failed"

@@ -1,27 +1,18 @@
 #!/bin/bash
 # shellcheck source-path=SCRIPTDIR
-# ensure.sh [--with-full]: makes sure that the images which the tests run exist, and writes which ones these are as an
-# [images] table to $SANDBAR_IMAGES_TOML.
+# ensure.sh: makes sure that the images which the tests run exist, those with extensions and modules among them, and writes
+# which ones these are as an [images] table to $SANDBAR_IMAGES_TOML.
 #
 # The official images are used where they are here or can be pulled. Where no registry is in reach, stand-ins are built
 # from Debian packages, and mongo's from a Go module and npm packages (build.sh; as root on Debian), and kept in Docker,
 # labelled with a hash of their recipe.
-# --with-full adds the images with extensions and modules.
 set -euo pipefail
 
 PATH="$PATH:/usr/sbin:/sbin" # where debootstrap and chroot live, even if the caller is no login shell
 images=$(cd "$(dirname "$0")" && pwd)
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/sandbar"
 toml="${SANDBAR_IMAGES_TOML:-$cache/images.toml}"
-recipes=(postgres redis mongo)
-case "$#:${1:-}" in
-  0:) ;;
-  1:--with-full) recipes+=(postgres-full redis-full) ;;
-  *)
-    echo "usage: $0 [--with-full]" >&2
-    exit 2
-    ;;
-esac
+recipes=(postgres redis mongo postgres-full redis-full)
 
 give_up() {
   printf 'images: %s\n' "$@" >&2

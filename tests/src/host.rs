@@ -32,6 +32,8 @@ pub struct Options {
     pub more: String,
     /// Services of the project `shop`.
     pub services: Vec<&'static str>,
+    /// More lines of the table `[projects.shop]`.
+    pub shop: String,
     /// Whether the master switch is on.
     pub enabled: bool,
     /// `none` or `loopback`.
@@ -56,6 +58,7 @@ impl Default for Options {
             namespace: None,
             more: String::new(),
             services: vec!["postgres", "redis"],
+            shop: String::new(),
             enabled: true,
             publish: "none",
             host: String::new(),
@@ -94,11 +97,14 @@ pub fn sandbar() -> PathBuf {
     target().join("sandbar")
 }
 
+/// The image with all extensions, as a host with the default namespace would call it.
+pub const FULL_PG: &str = "sandbar-sandbox-pg:latest";
+
 /// The `[images]` table for this machine: which images are stand-ins.
 ///
 /// # Errors
 /// When it was not written by `make setup`.
-pub fn images() -> Result<String> {
+fn images() -> Result<String> {
     let path = folder("SANDBAR_IMAGES_TOML", "images.toml");
     fs::read_to_string(&path).with_context(|| format!("{} is missing: run `make setup`", path.display()))
 }
@@ -111,6 +117,15 @@ pub fn image(upstream: &str) -> Result<String> {
     let images = images()?;
     let line = images.lines().find_map(|l| l.strip_prefix(&format!("\"{upstream}\" = \"")));
     Ok(line.map_or(upstream, |l| l.trim_end_matches('"')).to_owned())
+}
+
+/// The `[images]` table of a host. The image with all extensions is named after the namespace, and there is one for all
+/// hosts.
+fn images_of(namespace: &str) -> Result<String> {
+    let table = images()?;
+    let others = table.lines().filter(|l| !l.starts_with(&format!("\"{FULL_PG}\"")));
+    let others: String = others.flat_map(|l| [l, "\n"]).collect();
+    Ok(format!("{others}\"{namespace}-sandbox-pg:latest\" = {:?}\n", image(FULL_PG)?))
 }
 
 struct Running {
@@ -175,8 +190,9 @@ impl TestHost {
     }
 
     fn toml(&self) -> String {
-        let Options { more, services, enabled, publish, host, sandbox, docker, engines, keep_on_shutdown, .. } =
-            &self.options;
+        let Options {
+            more, services, shop, enabled, publish, host, sandbox, docker, engines, keep_on_shutdown, ..
+        } = &self.options;
         format!(
             "[host]\nlisten = [\"127.0.0.1:0\"]\nnamespace = {:?}\ninstallation = {:?}\nkeep_on_shutdown = {keep_on_shutdown}\n\
              operator_token = {{ env = \"TEST_OPERATOR\" }}\n{host}\n\
@@ -185,7 +201,7 @@ impl TestHost {
              [plugins]\ndir = {:?}\n\
              [orchestrators.main]\ntoken = {{ env = \"TEST_ORCHESTRATOR\" }}\nprojects = [\"shop\", \"shop-two\", \"shop-none\"]\n\
              [orchestrators.other]\ntoken = {{ env = \"TEST_OTHER\" }}\nprojects = [\"elsewhere\"]\n\
-             [projects.shop]\nservices = {services:?}\ngate_env = {{ DATABASE_URL = \"postgresql://gate\" }}\n\
+             [projects.shop]\nservices = {services:?}\ngate_env = {{ DATABASE_URL = \"postgresql://gate\" }}\n{shop}\n\
              [projects.shop-two]\nservices = {services:?}\n\
              [projects.shop-none]\ngate_env = {{ DATABASE_URL = \"postgresql://gate\", SECRET = {{ env = \"TEST_GATE\" }} }}\n\
              [projects.elsewhere]\nservices = {services:?}\n\
@@ -193,7 +209,7 @@ impl TestHost {
             self.namespace,
             self.installation,
             engines.display().to_string(),
-            images().expect("images were set up"),
+            images_of(&self.namespace).expect("images were set up"),
         )
     }
 

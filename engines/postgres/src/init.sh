@@ -22,6 +22,13 @@ ALTER ROLE "{user}" CREATEROLE;
 ALTER ROLE "{user}" SET createrole_self_grant = 'set, inherit';
 \endif
 
+-- Nobody replicates. From 18 on this has a name of its own, and a checkpoint writes a file for it, which the server would
+-- not survive on a full disk.
+SELECT current_setting('max_active_replication_origins', true) IS NOT NULL AS named \gset
+\if :named
+ALTER SYSTEM SET max_active_replication_origins = 0;
+\endif
+
 CREATE DATABASE "{database}" OWNER "{user}";
 \connect "{database}"
 -- Before 15 "public" belongs to the administrator, and its owner could not drop it.

@@ -15,8 +15,8 @@ const MIB: u64 = 1 << 20;
 /// Below this an empty cluster with its extensions would hardly fit.
 const MIN_MEMORY: u64 = 256 * MIB;
 
-/// Small enough for several to fit into what is left for the log.
-const WAL_SEGMENT_MIB: u64 = 4;
+/// The smallest there is: the log's disk holds a whole number of them.
+const WAL_SEGMENT_MIB: u64 = 1;
 
 const DATA: &str = "/var/lib/postgresql/data";
 
@@ -93,28 +93,33 @@ fn container(request: &Request) -> Result<Container, Error> {
         container
             .env("POSTGRES_INITDB_ARGS", format!("{initdb} --no-sync --wal-segsize={WAL_SEGMENT_MIB}"))
             .env("POSTGRES_INITDB_WALDIR", "/var/lib/postgresql/wal/pg_wal")
-            .data_dir(DATA, request.memory_share(8) * 3)
-            .data_dir("/var/lib/postgresql/wal", request.memory_share(8))
+            .data_dir(DATA, request.memory_share(16) * 5)
+            .data_dir("/var/lib/postgresql/wal", request.memory_share(16) * 3)
     })
 }
 
 /// The server's command line. What stands here an agent cannot change, not even a superuser with `ALTER SYSTEM`.
 fn server(request: &Request) -> Vec<String> {
-    let small = request.memory_share(16) / MIB;
+    let share = |parts| request.memory_share(parts) / MIB;
     let mut settings = vec![
         "listen_addresses=*".to_owned(),
         // For every role and database, those that the agent creates included.
         r#"search_path="$user", public, extensions"#.to_owned(),
-        format!("shared_buffers={small}MB"),
-        format!("maintenance_work_mem={small}MB"),
+        format!("maintenance_work_mem={}MB", share(16)),
         "jit=off".to_owned(),
     ];
-    if !request.retained {
+    if request.retained {
+        settings.push(format!("shared_buffers={}MB", share(16)));
+    } else {
         settings.extend(["fsync=off", "synchronous_commit=off", "full_page_writes=off"].map(str::to_owned));
-        // Half of the log's disk. This is where a checkpoint begins; the other half is for what is written meanwhile, and
-        // a checkpoint that takes no pauses is over soon.
-        settings.extend([format!("max_wal_size={small}MB"), format!("min_wal_size={small}MB")]);
-        settings.push("checkpoint_completion_target=0".to_owned());
+        // Nobody replicates. What is loaded into a new table need not be logged then, and a checkpoint writes no file of
+        // its own, which the server would not survive on a full disk.
+        settings.extend(["wal_level=minimal", "max_wal_senders=0", "max_replication_slots=0"].map(str::to_owned));
+        // A checkpoint begins when a twelfth of the log's disk is used. The rest is for what as many as may connect write
+        // until it is over, which is soon: there is little to write, and it takes no pauses.
+        settings.push(format!("shared_buffers={}MB", share(32)));
+        settings.extend([format!("max_wal_size={}MB", share(64)), format!("min_wal_size={}MB", share(64))]);
+        settings.extend(["checkpoint_completion_target=0", "checkpoint_warning=0"].map(str::to_owned));
     }
     let flags = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
     std::iter::once("postgres".to_owned()).chain(flags).collect()

@@ -33,9 +33,10 @@ fn the_bare_service() {
     assert!(container.capabilities.is_empty());
     assert_eq!(
         container.command.join(" "),
-        "postgres -c listen_addresses=* -c search_path=\"$user\", public, extensions -c shared_buffers=32MB \
-         -c maintenance_work_mem=32MB -c jit=off -c fsync=off -c synchronous_commit=off -c full_page_writes=off \
-         -c max_wal_size=32MB -c min_wal_size=32MB -c checkpoint_completion_target=0"
+        "postgres -c listen_addresses=* -c search_path=\"$user\", public, extensions -c maintenance_work_mem=32MB -c jit=off \
+         -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c wal_level=minimal -c max_wal_senders=0 \
+         -c max_replication_slots=0 -c shared_buffers=16MB -c max_wal_size=8MB -c min_wal_size=8MB \
+         -c checkpoint_completion_target=0 -c checkpoint_warning=0"
     );
     assert_eq!(env(&recipe, "ACCOUNT_PASSWORD"), Some("{password}"));
     assert_eq!(env(&recipe, "POSTGRES_PASSWORD"), Some("{admin_password}"));
@@ -49,10 +50,10 @@ fn the_bare_service() {
 fn memory_is_shared_out() {
     let recipe = plan(|request| request.memory_bytes = 1 << 30).unwrap();
     let sizes: Vec<_> = recipe.container.data.iter().map(|data| (data.path.as_str(), data.tmpfs_bytes >> 20)).collect();
-    assert_eq!(sizes, [("/var/lib/postgresql/data", 384), ("/var/lib/postgresql/wal", 128)]);
+    assert_eq!(sizes, [("/var/lib/postgresql/data", 320), ("/var/lib/postgresql/wal", 192)]);
     assert_eq!(recipe.container.shm_bytes >> 20, 128);
-    // At most a quarter of all tmpfs, and half of the log's own.
-    assert!(recipe.container.command.contains(&"max_wal_size=64MB".to_owned()));
+    // At most a quarter of all tmpfs, and a twelfth of the log's own.
+    assert!(recipe.container.command.contains(&"max_wal_size=16MB".to_owned()));
     assert!(matches!(plan(|request| request.memory_bytes = 128 << 20), Err(Error::Other(_))));
 }
 

@@ -143,25 +143,33 @@ fn start(request: &Request) -> Result<String, Error> {
         config.push(format!("maxmemory {}", request.memory_share(4) * 3));
         config.push("appendonly no".to_owned());
     }
+    let mut before = Vec::new();
+    if request.retained {
+        before.push("mkdir -p /data/redis".to_owned());
+    }
     for module in &MODULES {
         let path = request.setting(module.setting)?;
         if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)) {
             return Err(bad(module.setting, "it is an absolute path of plain characters"));
         }
         if request.wants(module.feature) {
+            // The server would only say that it cannot load it.
+            let feature = module.feature;
+            before.push(format!(
+                "test -f {path} || {{ echo 'the image has no {path}, the module for {feature}' >&2; exit 1; }}"
+            ));
             config.push(format!("loadmodule {path}"));
         } else if request.retained {
             // Kept data may hold what it made when it was wanted, and could not be read without it.
             config.push(format!("$(test ! -f {path} || echo loadmodule {path})"));
         }
     }
-    let folder = if request.retained { "mkdir -p /data/redis" } else { "" };
-    let config = config.join("\n");
+    let (before, config) = (before.join("\n"), config.join("\n"));
     Ok(format!(
         r#"set -eu
 : "${{ACCOUNT_PASSWORD:?}}"
 hash=$(printf %s "$ACCOUNT_PASSWORD" | sha256sum)
-{folder}
+{before}
 exec redis-server - <<EOF
 {config}
 user default on #${{hash%% *}} {RULES}

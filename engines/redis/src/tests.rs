@@ -63,6 +63,10 @@ fn a_feature_loads_its_module_and_asks_it_something() {
     let recipe = plan(|request| request.features = vec!["search".to_owned()]).unwrap();
     assert_eq!(recipe.container.image, "redis/redis-stack-server:latest");
     assert_eq!(script(&recipe).matches("loadmodule").count(), 1);
+    // Looked for before the server starts, and named.
+    let look = "\ntest -f /opt/redis-stack/lib/redisearch.so || { echo 'the image has no ";
+    assert!(script(&recipe).find(look) < script(&recipe).find("exec redis-server"));
+    assert_eq!(script(&recipe).matches(look).count(), 1);
     assert!(script(&recipe).contains("\nloadmodule /opt/redis-stack/lib/redisearch.so\n"));
     assert_eq!(recipe.verify.len(), 1);
     assert_eq!(recipe.verify[0].feature.as_deref(), Some("search"));

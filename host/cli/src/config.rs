@@ -331,6 +331,7 @@ impl Config {
             }
         };
         at(&mut self.host.state_dir);
+        at(&mut self.boxes.dir);
         at(&mut self.plugins.dir);
         self.engines.values_mut().filter_map(|e| e.component.as_mut()).for_each(at);
         let tokens = self.host.operator_token.iter_mut().chain(self.orchestrators.values_mut().map(|o| &mut o.token));

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use sandbar_core::catalog::CatalogHandle;
+use sandbar_core::folders::Folders;
 use sandbar_core::host::Host;
 use sandbar_core::name::Names;
 use sandbar_core::people::People;
 use sandbar_docker::{DockerOptions, DockerRuntime};
+use sandbar_files::LocalFolders;
 use sandbar_server::AllowedHosts;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,6 +19,13 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::state::StateDir;
 use crate::{engines, settings};
+
+/// The work folders of boxes.
+fn folders(config: &Config) -> Result<Arc<dyn Folders>> {
+    let artifacts = config.host.state_dir.join("artifacts");
+    let folders = LocalFolders::open(&config.boxes.dir, &artifacts);
+    Ok(Arc::new(folders.with_context(|| format!("[boxes] dir: {}", config.boxes.dir.display()))?))
+}
 
 /// The Docker of the configuration, for what has these names.
 ///
@@ -45,7 +54,7 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     let plugins = sandbar_plugin::Host::new(Some(state.compile_cache()?), sandbar_plugin::Limits::default())?;
     let runtime = Arc::new(docker(&config, &names)?);
 
-    let folders = if runtime.caps().local { Some(folders(&config)?) } else { None };
+    let folders = if sandbar_core::runtime::Runtime::caps(runtime.as_ref()).local { Some(folders(&config)?) } else { None };
     let store = state.store()?;
     let people = People::new(store.clone(), settings::people(&config)?)?;
     let catalog = engines::load(&config, &names, &plugins).await;

@@ -164,7 +164,7 @@ impl Host {
             loop {
                 tokio::time::sleep(pause).await;
                 let began = tokio::time::Instant::now();
-                let used = self.folders()?.usage(&work.folder.name, self.box_bytes()).await;
+                let used = self.folders()?.usage(&work.folder, self.box_bytes()).await;
                 if used.is_ok_and(|used| used > self.box_bytes()) {
                     return Ok::<_, Error>(());
                 }
@@ -222,7 +222,7 @@ impl Host {
     ) -> Result<usize, Error> {
         let used = self.in_box(agent, service).await?;
         let folders = self.folders()?;
-        let held = folders.usage(&used.work.folder.name, self.box_bytes()).await.map_err(told)?;
+        let held = folders.usage(&used.work.folder, self.box_bytes()).await.map_err(told)?;
         if held.saturating_add(bytes.len() as u64) > self.box_bytes() {
             return Err(self.over_budget());
         }
@@ -395,7 +395,7 @@ fn told(e: FolderError) -> Error {
     let message = e.to_string();
     match e {
         FolderError::NotFound(_) => Error::new(Code::NotFound, message, "list the files to see what there is"),
-        FolderError::Outside(_) | FolderError::Kind { .. } => Error::bad_request(format!("`path`: {message}")),
+        FolderError::Outside(_) | FolderError::BadPath(_) | FolderError::Kind { .. } => Error::bad_request(format!("`path`: {message}")),
         FolderError::Busy(_) => Error::retry(Code::InvalidState, 1, message, "call again when it stands still"),
         FolderError::TooLarge { .. } => Error::new(Code::TooLarge, message, "make it smaller, or split it"),
         FolderError::Full => Error::new(Code::InvalidState, message, "remove files, or tell the operator"),

@@ -31,8 +31,9 @@ pub(crate) struct Departed {
     runtime: Arc<dyn Runtime>,
     names: Arc<Names>,
     respawn: Duration,
-    /// By container, since its end is told more than once: when it was first told.
-    since: BTreeMap<(String, AgentName), Instant>,
+    /// By container, since its end is told more than once, and it may be started again and end again: when it was told first
+    /// and last.
+    since: BTreeMap<(String, AgentName), (Instant, Instant)>,
 }
 
 impl Departed {
@@ -50,16 +51,18 @@ impl Departed {
         let agents = agents_of(name, labels, &self.names).filter_map(|agent| AgentName::new(agent).ok());
         let now = Instant::now();
         for agent in agents {
-            self.since.entry((id.to_owned(), agent)).or_insert(now);
+            self.since.entry((id.to_owned(), agent)).or_insert((now, now)).1 = now;
         }
     }
 
     /// Waits until somebody's time to come back is over, and lets go what it had behind the caller's back.
     pub(crate) async fn next(&mut self) {
-        let Some(at) = self.since.values().min() else { return std::future::pending().await };
-        tokio::time::sleep_until(*at + self.respawn).await;
+        let Some(at) = self.since.values().map(|(_, last)| *last).min() else { return std::future::pending().await };
+        tokio::time::sleep_until(at + self.respawn).await;
         let now = Instant::now();
-        let over: Vec<_> = self.since.extract_if(.., |_, since| now >= *since + self.respawn).collect();
+        let mut over: Vec<_> = self.since.extract_if(.., |_, (_, last)| now >= *last + self.respawn).collect();
+        // Who came back and ended once more has time from then on.
+        over.retain(|((_, agent), _)| !self.since.keys().any(|(_, other)| other == agent));
         let (registry, runtime, names) = (self.registry.clone(), self.runtime.clone(), self.names.clone());
         tokio::spawn(async move {
             let everything = match runtime.list(&[]).await {
@@ -68,7 +71,7 @@ impl Departed {
             };
             let running = that_run(&everything, &names);
             let gone = over.iter().filter(|((_, agent), _)| !running.contains(agent.as_str()));
-            let release = gone.map(|((_, agent), since)| registry.release_departed(agent, *since));
+            let release = gone.map(|((_, agent), (first, _))| registry.release_departed(agent, *first));
             futures_util::future::join_all(release).await;
         });
     }

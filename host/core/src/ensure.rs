@@ -280,7 +280,9 @@ impl Ensure {
         let mut sound = true;
         for serving in live.services.values_mut() {
             let unit = units.iter().find(|u| u.id == serving.id && u.name == serving.name);
-            match unit.filter(|u| u.state == UnitState::Running) {
+            // One that was taken out of the network runs, and nobody reaches it.
+            let reached = |u: &&Unit| u.state == UnitState::Running && u.address.is_some();
+            match unit.filter(reached) {
                 Some(unit) => {
                     if unit.published_port != serving.published_port {
                         Arc::make_mut(serving).published_port = unit.published_port;
@@ -432,7 +434,7 @@ impl Ensure {
     }
 
     pub(crate) fn is_ours(&self, unit: &Unit) -> bool {
-        self.names.base_labels().iter().all(|(k, v)| unit.labels.get(k) == Some(v))
+        self.names.are_ours(&unit.labels)
     }
 
     /// Gives a container its final name: from then on it is the agent's. Its predecessor goes, and so does a stale
@@ -477,10 +479,10 @@ impl Ensure {
             });
         }
         crash::here("committed");
-        let (container, features) = (&serving.name, &serving.features);
+        let Serving { name: container, features, superuser, .. } = &serving;
         match old {
-            None => tracing::info!(target: "audit", %owner, %service, container, ?features, "made"),
-            Some(_) => tracing::info!(target: "audit", %owner, %service, container, ?features, "remade"),
+            None => tracing::info!(target: "audit", %owner, %service, container, ?features, superuser, "made"),
+            Some(_) => tracing::info!(target: "audit", %owner, %service, container, ?features, superuser, "remade"),
         }
         let live = held.get_or_insert_with(|| Live::new(want.project.clone()));
         live.services.insert(service.clone(), Arc::new(serving));

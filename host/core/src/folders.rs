@@ -75,6 +75,9 @@ pub enum FolderError {
     /// It would lead out of the work folder, or is no path.
     #[error("`{0}` is not in the work folder")]
     Outside(String),
+    /// No path at all: why.
+    #[error("{0}")]
+    BadPath(String),
     /// It is of another kind than it must be.
     #[error("`{path}` is not {wanted}")]
     Kind {
@@ -142,5 +145,5 @@ pub trait Folders: Send + Sync + 'static {
     async fn forget(&self, sha256: &str) -> Result<()>;
 
     /// How many bytes a folder holds. It may stop counting beyond `limit`.
-    async fn usage(&self, name: &str, limit: u64) -> Result<u64>;
+    async fn usage(&self, folder: &Folder, limit: u64) -> Result<u64>;
 }

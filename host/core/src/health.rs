@@ -103,6 +103,14 @@ impl Health {
         }
     }
 
+    /// Whether the books are complete: while the host starts they are not.
+    ///
+    /// # Errors
+    /// As [`Health::ready`].
+    pub fn knows_what_exists(&self) -> Result<(), Error> {
+        if self.state() == State::Starting { Err(failure::not_serving("starting")) } else { Ok(()) }
+    }
+
     fn back(&self) {
         if matches!(self.state(), State::Away(_)) {
             tracing::info!("the container runtime is back");

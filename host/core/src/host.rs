@@ -175,6 +175,9 @@ impl Host {
                 Err(problems) => tracing::warn!(project = %name, ?problems, "the declared project cannot be used"),
             }
         }
+        for project in projects.values().filter(|p| p.superuser) {
+            tracing::warn!(target: "audit", project = %project.name, "its accounts are superusers: nothing contains them");
+        }
         let enabled = enabled_by_environment.or(store.switch()?).unwrap_or(enabled);
         tracing::info!(enabled, "the master switch");
         Ok(Arc::new(Self {
@@ -221,10 +224,10 @@ impl Host {
         }
     }
 
-    /// Listens for containers that end: those of agents, see [`crate::departed`], and our own. One of ours that was started again since is not the one that was made: its data is gone.
-    /// A listing cannot tell, so whatever ended, or may have ended unseen, is looked at more closely by the next call.
+    /// Listens for containers that end: those of agents, see [`crate::departed`], and our own. One of ours that was started
+    /// again since is not the one that was made: its data is gone. A listing cannot tell, so whatever ended, or may have
+    /// ended unseen, is looked at more closely by the next call.
     async fn watch_ends(&self) {
-        let ours = self.names.base_labels();
         let mut events = self.runtime.watch();
         let mut departed =
             Departed::new(self.registry.clone(), self.runtime.clone(), self.names.clone(), self.pace.respawn);
@@ -234,9 +237,7 @@ impl Host {
                 () = departed.next() => continue,
             };
             match event {
-                Some(Event::Ended { id, labels, .. }) if ours.iter().all(|(k, v)| labels.get(k) == Some(v)) => {
-                    self.registry.doubt(Some(&id));
-                }
+                Some(Event::Ended { id, labels, .. }) if self.names.are_ours(&labels) => self.registry.doubt(Some(&id)),
                 Some(Event::Ended { id, name, labels }) => departed.ended(&id, &name, &labels),
                 Some(Event::Lost) => self.registry.doubt(None),
                 None => break,
@@ -259,7 +260,11 @@ impl Host {
         }
         // What is not gone by then carries a name that the next start removes.
         let until = tokio::time::Instant::now() + DRAIN_WAIT;
-        while !self.registry.leaving().is_empty() && tokio::time::Instant::now() < until {
+        let mut told = false;
+        while self.registry.leaving().certain() > 0 && tokio::time::Instant::now() < until {
+            if !std::mem::replace(&mut told, true) {
+                tracing::info!(containers = self.registry.leaving().certain(), "waiting until they are removed");
+            }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         if !self.keep_on_shutdown
@@ -598,10 +603,11 @@ impl Host {
             let remediate = format!("the operator adds a table [projects.{project}], or uses `set_project`");
             return Err(Error::new(Code::NotFound, format!("there is no project `{project}`"), remediate));
         }
-        let before = self.people.begin_work(agent, project, by, |earlier| may_name(projects, earlier))?;
+        let new = self.people.begin_work(agent, project, by, |earlier| may_name(projects, earlier))?;
         tracing::info!(target: "audit", %agent, %project, "begin_work");
-        if before.is_some() {
-            self.release(agent, "work on another project began").await;
+        // Also where nothing is known of earlier work: while the host starts, what that left may not have been found yet.
+        if new {
+            self.release(agent, "new work began").await;
         }
         Ok(())
     }

@@ -100,7 +100,7 @@ impl Janitor {
         for unit in &ours {
             let stale = self.unknown.get(&unit.id).is_some_and(|seen| now.duration_since(*seen) >= self.pace.grace);
             // Looked at again here: nothing without our labels is ever removed.
-            if !stale || !base.iter().all(|(k, v)| unit.labels.get(k) == Some(v)) {
+            if !stale || !self.names.are_ours(&unit.labels) {
                 continue;
             }
             if let Kind::Keyed { retained: true, .. } = self.names.read(&unit.name) {

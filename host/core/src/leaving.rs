@@ -1,7 +1,7 @@
 //! The books of what was let go: a container stays in them until the runtime says that it is gone. Removal happens
 //! behind the answer, is repeated until it succeeds, and never holds anybody up.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ pub struct Leaving {
     runtime: Arc<dyn Runtime>,
     names: Arc<Names>,
     folders: Option<Arc<dyn Folders>>,
-    books: Arc<Mutex<BTreeSet<String>>>,
+    /// What is not gone yet, and whether it is only suspected to exist.
+    books: Arc<Mutex<BTreeMap<String, bool>>>,
 }
 
 impl Leaving {
@@ -45,9 +46,16 @@ impl Leaving {
         self.len() == 0
     }
 
+    /// How many things exist for certain and are not gone yet. What may never come to exist is not waited for: it carries
+    /// a name that the next start removes.
+    pub fn certain(&self) -> usize {
+        let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        books.values().filter(|suspect| !**suspect).count()
+    }
+
     /// Lets a container go: frees its name, and removes it behind the caller's back, with the work folder of that name.
     pub async fn let_go(&self, id: &str, folder: Option<&str>) {
-        self.enter(id);
+        self.enter(id, false);
         match self.runtime.rename(id, &self.names.leaving()).await {
             Ok(()) => crash::here("renamed to leave"),
             Err(RuntimeError::NotFound(_)) => return self.remove_behind(id.to_owned(), None, folder),
@@ -60,7 +68,7 @@ impl Leaving {
     /// Removes what a failed attempt left under a name that only it used; waits for one try, and goes on behind.
     /// `suspect` means that the runtime may still be about to make it.
     pub async fn discard(&self, name: &str, suspect: bool, folder: Option<&str>) {
-        self.enter(name);
+        self.enter(name, suspect);
         let until = suspect.then(|| Instant::now() + SUSPECT_FOR);
         match self.runtime.remove(name, Duration::ZERO).await {
             Ok(()) if !suspect && folder.is_none() => {
@@ -102,8 +110,8 @@ impl Leaving {
         }
     }
 
-    fn enter(&self, key: &str) {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned());
+    fn enter(&self, key: &str, suspect: bool) {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), suspect);
     }
 
     fn strike(&self, key: &str) {

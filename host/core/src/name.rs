@@ -248,6 +248,11 @@ impl Names {
         [(self.label("sandbox"), "1".to_owned()), (self.label("installation"), self.installation.to_string())].into()
     }
 
+    /// Whether these are labels of something of this installation.
+    pub fn are_ours(&self, labels: &crate::runtime::Labels) -> bool {
+        self.base_labels().iter().all(|(k, v)| labels.get(k) == Some(v))
+    }
+
     /// What the host writes before a prefixed variable of an engine.
     pub fn variable_prefix(&self) -> String {
         format!("{}_TEST_", self.upper)

@@ -278,8 +278,8 @@ impl People {
         self.read().work.get(agent).cloned()
     }
 
-    /// Begins work for the orchestrator `by`, in place of what the agent worked on before, which is answered. Beginning the same work again
-    /// changes nothing. `may_take` decides whether the earlier work may be replaced.
+    /// Begins work for the orchestrator `by`, in place of what the agent worked on before. Answers whether it is new:
+    /// beginning the same work again changes nothing. `may_take` decides whether the earlier work may be replaced.
     ///
     /// # Errors
     /// `not_found` when there is no such agent.
@@ -289,7 +289,7 @@ impl People {
         project: &ProjectName,
         by: &str,
         may_take: impl FnOnce(&ProjectName) -> Result<(), Error>,
-    ) -> Result<Option<Work>, Error> {
+    ) -> Result<bool, Error> {
         let mut inner = self.write();
         let Some(known) = inner.agents.get(agent) else {
             let remediate = "register the agent first, with `register_agent` or in the configuration";
@@ -300,17 +300,16 @@ impl People {
             return Err(Error::new(Code::Forbidden, message, "register an agent of your own"));
         }
         let incarnation = known.incarnation;
-        let before = inner.work.get(agent).cloned();
-        if let Some(before) = &before {
+        if let Some(before) = inner.work.get(agent) {
             may_take(&before.project)?;
             if before.project == *project {
-                return Ok(None);
+                return Ok(false);
             }
         }
         let id = self.store.begin_work(agent, project).map_err(internal)?;
         crash::here("work written");
         inner.work.insert(agent.clone(), Work { project: project.clone(), id, incarnation });
-        Ok(before)
+        Ok(true)
     }
 
     /// Ends an agent's work, if it has any. `may_end` decides whether this one may be ended.

@@ -13,6 +13,7 @@ use crate::catalog::{RecipeError, Service};
 use crate::check::Checked;
 use crate::crash;
 use crate::engine::{EngineError, Step};
+use crate::error::listed;
 use crate::failure::{self, Failure};
 use crate::folders::{Folder, Folders, Ids};
 use crate::leaving::Leaving;
@@ -366,7 +367,8 @@ impl Confirm<'_> {
                 _ => {}
             }
             if Instant::now() + pause > until {
-                let why = format!("the probe did not succeed within {} s: {}", deadline.as_secs(), self.tell(&answer));
+                let (secs, told) = (deadline.as_secs(), self.tell(&answer));
+                let why = format!("the probe did not succeed within {secs} s: {told}{}", self.made_with());
                 return Err(self.failed("ready", why).await);
             }
             tokio::time::sleep(pause).await;
@@ -413,8 +415,18 @@ impl Confirm<'_> {
         }
     }
 
+    /// The features it was to have, and the image that should hold them: where one is missing there, the server may not
+    /// even start.
+    fn made_with(&self) -> String {
+        let recipe = self.checked.recipe();
+        let features = recipe.setup.iter().chain(&recipe.verify).filter_map(|step| step.feature.as_deref());
+        let features: Vec<_> = features.collect::<BTreeSet<_>>().into_iter().collect();
+        let image = self.checked.image();
+        if features.is_empty() { String::new() } else { format!(" (image `{image}`, for {})", listed(&features)) }
+    }
+
     async fn exited(&self, step: &str, exit: Exit) -> NotMade {
-        match self.failed(step, failure::ended(exit)).await {
+        match self.failed(step, failure::ended(exit) + &self.made_with()).await {
             NotMade::Failed(failure) => NotMade::Failed(Failure { exit: Some(exit), ..failure }),
             other => other,
         }

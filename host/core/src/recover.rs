@@ -38,7 +38,9 @@ pub async fn recover(registry: &Registry, people: &People) -> Result<()> {
     let names = ensure.names.clone();
     let base = names.base_labels();
     let labels: Vec<_> = base.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    let units = ensure.runtime.list(&labels).await?;
+    let mut units = ensure.runtime.list(&labels).await?;
+    // Looked at again here: nothing without our labels is ever touched, whatever a listing answers.
+    units.retain(|unit| names.are_ours(&unit.labels));
     let catalog = ensure.catalog.current();
     let keyed = keyed(ensure, &catalog, people)?;
     // The runtime went away half way: nothing is decided on half of the answers.

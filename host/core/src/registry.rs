@@ -76,11 +76,17 @@ pub(crate) struct Entry {
     /// When containers of this agent were remade.
     pub(crate) remakes: Mutex<VecDeque<Instant>>,
     lease_until: Mutex<Option<Instant>>,
+    /// When its last call came.
+    called: Mutex<Option<Instant>>,
     /// How many commands and transfers are under way. It grows only under the state's lock.
     in_flight: AtomicUsize,
 }
 
 impl Entry {
+    fn note_call(&self) {
+        *self.called.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,9 +187,17 @@ impl Registry {
 
     /// Everything that an agent has or had.
     pub fn owners_of(&self, agent: &AgentName) -> Vec<Owner> {
+        self.of(agent).into_iter().map(|(owner, _)| owner).collect()
+    }
+
+    fn entries_of(&self, agent: &AgentName) -> Vec<Arc<Entry>> {
+        self.of(agent).into_iter().map(|(_, entry)| entry).collect()
+    }
+
+    fn of(&self, agent: &AgentName) -> Vec<(Owner, Arc<Entry>)> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let from = entries.range(Owner::agent(agent)..);
-        from.map(|(owner, _)| owner).take_while(|owner| owner.agent == *agent).cloned().collect()
+        let from = entries.range(Owner::agent(agent)..).take_while(|(owner, _)| owner.agent == *agent);
+        from.map(|(owner, entry)| (owner.clone(), entry.clone())).collect()
     }
 
     /// Marks what an owner has, or is about to have, as in use.
@@ -221,6 +235,7 @@ impl Registry {
         let until = Instant::now() + deadline;
         let late = |_| failure::deadline(deadline);
         let entry = self.entry(owner);
+        entry.note_call();
         for round in 1.. {
             let (mut outcome, progress) = match self.next(owner, &entry, want, still)? {
                 Next::Wait(mut gone) => {
@@ -385,7 +400,7 @@ impl Registry {
 
     /// Lets an agent's sandbox go, and what is being made for it, if it has called nothing since. Decided under the entry's lock.
     pub(crate) async fn release_departed(self: &Arc<Self>, agent: &AgentName, since: Instant) {
-        let silent = |entry: &Entry, _: &State| !self.called_since(entry, since);
+        let silent = |entry: &Entry, _: &State| !Self::called_since(entry, since);
         let owners = self.owners_of(agent);
         join_all(owners.iter().map(|owner| self.release_if(owner, "its container ended", silent))).await;
     }
@@ -496,12 +511,19 @@ impl Registry {
         *self.early.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Starts the agent's leases anew.
-    pub fn renew(&self, agent: &AgentName) {
-        for owner in self.owners_of(agent) {
-            if let Some(entry) = self.find(&owner) {
-                self.start_lease(&entry);
-            }
+    /// Notes a call of the agent that came just now, which starts its leases anew.
+    pub fn call_came(&self, agent: &AgentName) {
+        for entry in self.entries_of(agent) {
+            entry.note_call();
+            self.start_lease(&entry);
+        }
+    }
+
+    /// Starts the agent's leases anew once its call is answered. Whether the agent still lives is another question: it may
+    /// have died while it waited.
+    pub fn call_ended(&self, agent: &AgentName) {
+        for entry in self.entries_of(agent) {
+            self.start_lease(&entry);
         }
     }
 
@@ -623,10 +645,8 @@ impl Registry {
         entries.values().flat_map(|entry| ids(&entry.lock())).collect()
     }
 
-    fn called_since(&self, entry: &Entry, since: Instant) -> bool {
-        let until = *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner);
-        // A lease begins with whatever was asked last.
-        until.is_some_and(|until| until >= since + self.limits().lease)
+    fn called_since(entry: &Entry, since: Instant) -> bool {
+        entry.called.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|called| called >= since)
     }
 
     fn lease_is_over(&self, entry: &Entry, grace: Duration) -> bool {

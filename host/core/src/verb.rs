@@ -306,9 +306,9 @@ pub async fn call(
 ) -> Result<Reply, Error> {
     match caller {
         Caller::Agent { name, .. } => {
-            host.registry().renew(name);
+            host.registry().call_came(name);
             let evidence = agent_verb(host, verb, name, body, listener).await?;
-            host.registry().renew(name);
+            host.registry().call_ended(name);
             Ok(Reply { evidence, lease_expires_at: host.lease_expires_at(name) })
         }
         Caller::Orchestrator { name, projects } => {
@@ -347,6 +347,7 @@ async fn agent_verb(
         }
         "sandbox_status" | "renew_sandbox" => {
             let Nothing {} = read(body)?;
+            host.health().knows_what_exists()?;
             serde_json::to_value(host.status(agent)).map_err(|_| Error::internal())
         }
         _ => box_verb(host, verb, agent, body).await,

@@ -201,6 +201,28 @@ impl WorkFolder {
         Ok(())
     }
 
+    /// Removes a regular file; of a link its target. Nothing being there is fine.
+    ///
+    /// # Errors
+    /// When the path is not inside, is something else than a regular file, or cannot be removed.
+    pub fn unlink(&self, path: &str) -> Result<(), FilesError> {
+        let asked = self.asked(path)?;
+        let place = match self.view.place(&asked) {
+            Err(FilesError::NotFound(_)) => return Ok(()),
+            place => place?,
+        };
+        match place.found {
+            None => Ok(()),
+            Some((_, stat)) if kind(&stat) == FileType::RegularFile => {
+                match unlinkat(&place.folder, place.name.as_slice(), AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => Ok(()),
+                    Err(e) => Err(FilesError::of(e, &asked.shown)),
+                }
+            }
+            Some(_) => Err(FilesError::NotAFile(asked.shown)),
+        }
+    }
+
     /// What is in a directory, or below it with `recursive`: the first `limit` entries in the order of their paths.
     /// Links are told, not followed, except those on the way to `path`.
     ///

@@ -64,9 +64,11 @@ fn every_way_of_not_being_live_is_found_out() {
         label("sandbox", "1"),
         label("sandbox.owner", &format!("{}-agent-dev-1", host.namespace)),
     ];
-    let ways: [(&str, &dyn Fn()); 5] = [
+    let ways: [(&str, &dyn Fn()); 6] = [
         // Its data is gone, though it runs, and is the one that was made.
         ("restarted", &|| drop(docker(["restart", "--time", "0", &name]).unwrap())),
+        // It runs and is the one that was made, and nobody reaches it.
+        ("disconnected", &|| drop(docker(["network", "disconnect", "--force", &host.network(), &name]).unwrap())),
         ("paused", &|| drop(docker(["pause", &name]).unwrap())),
         ("stopped", &|| drop(docker(["kill", &name]).unwrap())),
         ("removed", &|| drop(docker(["rm", "--force", &name]).unwrap())),

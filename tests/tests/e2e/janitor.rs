@@ -97,15 +97,15 @@ fn a_renewed_lease_is_a_fresh_one() {
 }
 
 /// A host that acts on reports alone: its sweep is far away.
-fn reported() -> TestHost {
+fn reported(respawn_secs: u32) -> TestHost {
     let mut options = fixture("");
-    options.more.push_str("[janitor]\nevery_secs = 3600\nrespawn_secs = 2\n");
+    options.more.push_str(&format!("[janitor]\nevery_secs = 3600\nrespawn_secs = {respawn_secs}\n"));
     TestHost::start_with(options)
 }
 
 #[test]
 fn an_agent_whose_container_ended_is_released_without_a_sweep() {
-    let host = reported();
+    let host = reported(2);
     let name = format!("{}-agent-named", host.namespace);
     let ids =
         [idle(&name, &[]), idle(&format!("{}-x", host.namespace), &[format!("{}.agent=labelled", host.namespace)])];
@@ -120,7 +120,7 @@ fn an_agent_whose_container_ended_is_released_without_a_sweep() {
 
 #[test]
 fn an_agent_that_comes_back_keeps_its_sandbox() {
-    let host = reported();
+    let host = reported(10);
     let named = |agent: &str| format!("{}-agent-{agent}", host.namespace);
     let agents = ["respawns", "restarts", "calls", "witness"];
     let clients = agents.map(|agent| {
@@ -129,10 +129,11 @@ fn an_agent_that_comes_back_keeps_its_sandbox() {
         client.call("request_sandbox", &json!({})).evidence();
         client
     });
-    docker(["rm", "--force"].into_iter().map(str::to_owned).chain(agents.map(named))).unwrap();
-    // Another container of the first, and one of the second that runs under a name of its own.
-    idle(&named("respawns"), &[]);
+    // One of the second that runs under a name of its own, and another of the first, which takes its name.
     idle(&format!("{}-y", host.namespace), &[format!("{}.agent=restarts", host.namespace)]);
+    docker(["rm", "--force", &named("respawns")]).unwrap();
+    idle(&named("respawns"), &[]);
+    docker(["rm", "--force"].into_iter().map(str::to_owned).chain(agents[1..].iter().map(|a| named(a)))).unwrap();
     wait("the witness to go", || {
         clients[2].call("sandbox_status", &json!({})).evidence();
         !host.containers().contains(&host.container("fix", "witness"))
@@ -155,5 +156,22 @@ fn what_is_being_made_for_an_agent_whose_container_ended_goes() {
     wait("a container in the making", || !host.containers().is_empty());
     docker(["rm", "--force", &id]).unwrap();
     assert_eq!(asking.join().unwrap().code(), "invalid_state");
+    host.wait_until_empty();
+}
+
+#[test]
+fn an_agent_that_dies_while_it_waits_is_released_too() {
+    let mut options = fixture("probe = \"test -e /tmp/go\", deadline-ms = \"120000\"");
+    options.more.push_str("[janitor]\nevery_secs = 3600\nrespawn_secs = 2\n");
+    let host = TestHost::start_with(options);
+    let id = idle(&format!("{}-agent-dev-1", host.namespace), &[]);
+    let agent = host.developer("dev-1");
+    let asking = std::thread::spawn(move || agent.call("request_sandbox", &json!({})));
+    wait("a container in the making", || !host.containers().is_empty());
+    let making = host.containers().remove(0);
+    docker(["rm", "--force", &id]).unwrap();
+    // Its call is answered after its death, which is no sign of life.
+    docker(["exec", &making, "touch", "/tmp/go"]).unwrap();
+    asking.join().unwrap().evidence();
     host.wait_until_empty();
 }

@@ -7,6 +7,7 @@ mod boxes;
 mod components;
 mod crash;
 mod ensure;
+mod features;
 mod guards;
 mod harness;
 mod interface;

@@ -6,6 +6,9 @@ use std::time::{Duration, SystemTime};
 use sandbar_core::name::Names;
 use sandbar_core::runtime::{Labels, Unit, UnitState};
 
+/// How the keys of containers begin in which agents run.
+pub(crate) const OWN: &str = "own/";
+
 /// A container.
 #[derive(Debug, Clone)]
 pub(crate) struct Container {
@@ -18,8 +21,11 @@ pub(crate) struct Container {
     pub(crate) address: Option<String>,
     pub(crate) publish: bool,
     pub(crate) published_port: Option<u16>,
-    /// The host that made it.
+    /// The host that asked for it.
     pub(crate) host: u64,
+    /// When it was created, and what Docker's wall clock said then.
+    pub(crate) born: Duration,
+    pub(crate) created: SystemTime,
     /// Counts its starts among everybody's.
     pub(crate) run: u64,
     /// When it was started again.
@@ -49,6 +55,8 @@ impl Container {
             publish: false,
             published_port: None,
             host: 0,
+            born: Duration::ZERO,
+            created: SystemTime::UNIX_EPOCH,
             run: 0,
             restarted: None,
             key: key.to_owned(),
@@ -68,7 +76,7 @@ impl Container {
             published_port: self.published_port.filter(|_| up),
             labels: self.labels.clone(),
             state: self.state,
-            created: SystemTime::UNIX_EPOCH,
+            created: self.created,
             run: None,
         }
     }
@@ -76,6 +84,11 @@ impl Container {
     /// As it is told to who asks about it alone.
     pub(crate) fn inspected(&self) -> Unit {
         Unit { run: Some(self.run.to_string()), ..self.unit() }
+    }
+
+    /// Whether an agent runs in it.
+    pub(crate) fn is_agents_own(&self) -> bool {
+        self.key.starts_with(OWN)
     }
 
     pub(crate) fn agent(&self) -> &str {

@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sandbar_core::janitor::Pace;
 use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{
-    Caps, Event, ExecOutput, ExecPlan, Exit, PutError, PutStep, Result, Runtime, RuntimeError, Unit, UnitPlan,
+    Caps, Event, ExecOutput, ExecPlan, Exit, PutError, PutStep, Result, RunOutput, RunPlan, Runtime, RuntimeError, Unit, UnitPlan,
     UnitState,
 };
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::faults::{Course, Kind};
 use crate::world::{Inner, World};
@@ -35,6 +37,9 @@ impl Docker {
         deadline: Duration,
         done: impl FnOnce(&mut Inner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        if self.0.with(|inner| inner.knobs.instant) {
+            return self.0.with(done);
+        }
         let slot = Arc::new(Mutex::new(None));
         let filled = slot.clone();
         let begun = self.0.with(|inner| {
@@ -51,8 +56,9 @@ impl Docker {
             let Course { done: at, answered, error } = Course::new(trouble, latency, deadline);
             let now = inner.now();
             if let Some(at) = at {
-                let (key, late) = (key.to_owned(), at > answered);
+                let (key, late, host) = (key.to_owned(), at > answered, inner.hosts);
                 let effect = move |inner: &mut Inner| {
+                    inner.acting = host;
                     let result = done(inner);
                     if late {
                         inner.log(|| format!("  {kind:?} of {key} is carried out late: {}", result.is_ok()));
@@ -137,6 +143,21 @@ fn look_at_rename(inner: &mut Inner, id: &str, name: &str) {
     }
 }
 
+/// Notes the removal of what the janitor has to leave alone: what a host that is gone asked for, and what was created only
+/// after this one knew what there is.
+fn look_at_age(inner: &mut Inner, id: &str) {
+    let Some(container) = inner.containers.get(id) else { return };
+    let age = inner.now().saturating_sub(container.born);
+    if inner.acting == inner.hosts
+        && container.host < inner.hosts
+        && container.born > inner.up_since
+        && age < Pace::default().grace
+    {
+        let text = format!("{} is {age:?} old and was reaped", container.name);
+        inner.violation(text);
+    }
+}
+
 fn rename(inner: &mut Inner, id: &str, name: &str, tells: bool) -> Result<()> {
     look_at_rename(inner, id, name);
     let Some(container) = inner.containers.get(id) else { return Err(not_found(id)) };
@@ -157,6 +178,9 @@ fn rename(inner: &mut Inner, id: &str, name: &str, tells: bool) -> Result<()> {
         name.clone_into(&mut container.name);
     }
     inner.log(|| format!("  {old} -> {name}"));
+    if inner.names.read(name) == sandbar_core::name::Kind::Leaving {
+        look_at_age(inner, id);
+    }
     inner.touch();
     Ok(())
 }
@@ -167,6 +191,7 @@ fn remove(inner: &mut Inner, id_or_name: &str) -> Result<()> {
         inner.violation(format!("{} is somebody else's and was to be removed", container.name));
         return Err(RuntimeError::Refused(format!("{} is not of this installation", container.name)));
     }
+    look_at_age(inner, &container.id);
     inner.containers.remove(&container.id);
     inner.log(|| format!("  {} is removed", container.name));
     inner.touch();
@@ -180,6 +205,9 @@ impl Runtime for Docker {
     }
 
     async fn ping(&self) -> Result<()> {
+        if self.0.with(|inner| inner.knobs.instant) {
+            return Ok(());
+        }
         // There are many of these, and they change nothing.
         let (answered, error) = self.0.with(|inner| {
             let mut rng = inner.rng(Kind::Ping, "");
@@ -202,9 +230,9 @@ impl Runtime for Docker {
 
     async fn put(&self, plan: &UnitPlan, _: &ProgressSink) -> Result<Unit, PutError> {
         let at = |step: PutStep| move |error: RuntimeError| PutError { step, error };
-        let key = self.0.with(|inner| {
+        let (key, host) = self.0.with(|inner| {
             look_at_plan(inner, plan);
-            key_of(inner, plan)
+            (key_of(inner, plan), inner.hosts)
         });
         let (wanted, whose) = (plan.clone(), key.clone());
         let create = move |inner: &mut Inner| {
@@ -213,7 +241,7 @@ impl Runtime for Docker {
                 return Err(RuntimeError::Conflict { name: wanted.name.clone(), holder: Some(unit) });
             }
             inner.log(|| format!("  {} is created for {whose}", wanted.name));
-            Ok(inner.create(&wanted, &whose))
+            Ok(inner.create(&wanted, &whose, host))
         };
         let id = self.call(Kind::Create, &key, Kind::Create.deadline(), create).await.map_err(at(PutStep::Create))?;
         let started = id.clone();
@@ -291,13 +319,15 @@ impl Runtime for Docker {
 
     async fn list(&self, labels: &[(&str, &str)]) -> Result<Vec<Unit>> {
         let wanted: Vec<(String, String)> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let prefix = self.0.with(|inner| format!("{}-agent-", inner.names.namespace()));
-        let owner = wanted.iter().find_map(|(_, v)| v.strip_prefix(&prefix)).unwrap_or_default().to_owned();
-        let list = move |inner: &mut Inner| {
-            let all = inner.containers.values();
-            let fits = all.filter(|c| wanted.iter().all(|(k, v)| c.labels.get(k) == Some(v)));
-            Ok(fits.map(|c| c.unit()).collect())
-        };
+        let (owner, loose) = self.0.with(|inner| {
+            inner.listings += 1;
+            let prefix = format!("{}-agent-", inner.names.namespace());
+            let owner = wanted.iter().find_map(|(_, v)| v.strip_prefix(&prefix)).unwrap_or_default().to_owned();
+            let loose = inner.knobs.loose;
+            let loose = loose > 0 && inner.rng(Kind::List, &format!("loose {owner}")).chance(loose);
+            (owner, loose)
+        });
+        let list = move |inner: &mut Inner| Ok(inner.labelled(if loose { &[] } else { &wanted }));
         self.call(Kind::List, &owner, Kind::List.deadline(), list).await
     }
 
@@ -327,6 +357,53 @@ impl Runtime for Docker {
     async fn remove(&self, id_or_name: &str, _: Duration) -> Result<()> {
         let asked = id_or_name.to_owned();
         self.about(Kind::Remove, id_or_name, move |inner| remove(inner, &asked)).await
+    }
+
+    async fn run(
+        &self,
+        _: &str,
+        _: &RunPlan,
+        _: &CancellationToken,
+        _: Arc<dyn Fn() -> bool + Send + Sync>,
+    ) -> Result<RunOutput> {
+        Err(RuntimeError::Refused("commands of tenants are not simulated".to_owned()))
+    }
+
+    async fn suspend(&self, id: &str, _: Duration) -> Result<()> {
+        let asked = id.to_owned();
+        let stop = move |inner: &mut Inner| {
+            let container = inner.containers.get(&asked).ok_or_else(|| not_found(&asked))?;
+            if !inner.is_ours(&container.labels) {
+                let text = format!("{} is somebody else's and was to be stopped", container.name);
+                inner.violation(text.clone());
+                return Err(RuntimeError::Refused(text));
+            }
+            inner.end(&asked, 143);
+            Ok(())
+        };
+        self.about(Kind::Suspend, id, stop).await
+    }
+
+    async fn resume(&self, id: &str) -> Result<Unit> {
+        let asked = id.to_owned();
+        let start = move |inner: &mut Inner| match inner.containers.get(&asked).map(|c| c.state) {
+            None => Err(not_found(&asked)),
+            Some(UnitState::Ended | UnitState::Starting) => {
+                inner.boot(&asked);
+                Ok(())
+            }
+            Some(_) => Ok(()),
+        };
+        self.about(Kind::Start, id, start).await?;
+        self.inspect(id).await
+    }
+
+    async fn volumes(&self, _: &[(&str, &str)]) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    async fn remove_volume(&self, _: &str) -> Result<()> {
+        Ok(())
     }
 
     async fn retire(&self) -> Result<()> {

@@ -21,6 +21,7 @@ pub(crate) enum Kind {
     Environment,
     Logs,
     Remove,
+    Suspend,
     Retire,
 }
 
@@ -31,13 +32,13 @@ impl Kind {
             Self::Ping => 5,
             Self::Prepare => 300,
             Self::Create | Self::Start => 20,
-            Self::Remove | Self::Retire => 15,
+            Self::Remove | Self::Suspend | Self::Retire => 15,
             Self::Rename | Self::Exec | Self::List | Self::Inspect | Self::Environment | Self::Logs => 10,
         })
     }
 
     fn changes(self) -> bool {
-        matches!(self, Self::Create | Self::Start | Self::Rename | Self::Remove)
+        matches!(self, Self::Create | Self::Start | Self::Rename | Self::Remove | Self::Suspend)
     }
 }
 
@@ -114,6 +115,10 @@ pub(crate) struct Knobs {
     pub(crate) engine_panics: u64,
     /// The only calls that have trouble, where it is not all of them.
     pub(crate) only: Vec<Kind>,
+    /// A listing answers more than it was asked for.
+    pub(crate) loose: u64,
+    /// Nothing takes any time.
+    pub(crate) instant: bool,
     /// Somebody else kills, pauses, restarts, renames and removes containers, and Docker goes away: how often a schedule
     /// has such an event.
     pub(crate) meddling: u64,
@@ -140,6 +145,7 @@ impl Knobs {
         knobs.deaf = often(150, &[20, 100]);
         knobs.unconfirmed = often(250, &[50, 300]);
         knobs.nameless = often(200, &[300]);
+        knobs.loose = often(100, &[300]);
         knobs.engine_fails = often(200, &[20, 100]);
         knobs.engine_panics = often(200, &[20, 100]);
         knobs.meddling = often(500, &[100, 300, 500]);

@@ -62,6 +62,11 @@ impl Agent {
         self.requests == 0 && self.upsets.last().is_some_and(|u| u.answered && !u.amid && after(u))
     }
 
+    /// Whether it asked for something since then, or waits for an answer since before.
+    pub(crate) fn has_called_since(&self, since: Duration) -> bool {
+        self.last_request.is_some_and(|at| at >= since)
+    }
+
     /// Its host ended before what was given back was gone.
     pub(crate) fn unanswered(&mut self) {
         self.upsets.iter_mut().for_each(|u| u.answered = false);

@@ -1,7 +1,10 @@
 //! The core in a simulated world.
 //!
 //! `SANDBAR_SCHEDULES=100000 cargo test -p sandbar-core --test simulation` plays that many schedules;
-//! `SANDBAR_SEED=17 cargo test …` plays one and tells what happened.
+//! `SANDBAR_SEED=17 cargo test …` plays one and tells what happened. With `SANDBAR_FIRST` set it ends with the first that fails.
+//!
+//! What the core guards, and which seed or scene notices when it does not, is written down in `mutants.sh` beside this file,
+//! which takes one guard after another out and shows it.
 
 #![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 
@@ -21,6 +24,8 @@ mod world;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once};
+
+use crate::world::Verdict;
 
 /// How many schedules are played.
 const SCHEDULES: u64 = 2_000;
@@ -71,6 +76,7 @@ fn schedules() {
         return;
     }
     let (next, last) = (AtomicU64::new(0), number("SANDBAR_SCHEDULES").unwrap_or(SCHEDULES));
+    let only_first = std::env::var_os("SANDBAR_FIRST").is_some();
     let failed = Mutex::new(Vec::new());
     let tally = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
@@ -78,10 +84,15 @@ fn schedules() {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= last {
+                    if seed >= last || only_first && !failed.lock().unwrap().is_empty() {
                         return;
                     }
-                    let verdict = play::seed(seed, false);
+                    // One that ends by a panic has a number too.
+                    let verdict = std::panic::catch_unwind(|| play::seed(seed, false)).unwrap_or_else(|_| Verdict {
+                        violations: vec!["it panicked".to_owned()],
+                        log: Vec::new(),
+                        tally: BTreeMap::new(),
+                    });
                     if !verdict.violations.is_empty() {
                         failed.lock().unwrap().push((seed, verdict.violations));
                     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use sandbar_core::owner::Owner;
 use sandbar_core::host::Host;
 use sandbar_core::runtime::UnitState;
 use serde_json::Value;
@@ -23,6 +24,8 @@ const SETTLES: Duration = Duration::from_secs(400);
 const SETTLES_SOON: Duration = Duration::from_secs(120);
 /// Nothing is under way for longer than this, whatever happened.
 const AT_LAST: Duration = Duration::from_secs(900);
+/// Longer than a lease and two sweeps.
+const IDLE: Duration = Duration::from_secs(30 * 60 + 180 + 120);
 /// Where nothing goes wrong, what was let go is gone by then.
 const REMOVAL: Duration = Duration::from_secs(2);
 /// How long somebody waits for something to meddle with.
@@ -70,7 +73,7 @@ impl Stage {
 
     /// The host is about to be killed.
     fn killed(&self, host: &Host) {
-        let states: Vec<_> = self.agents.iter().map(|a| host.registry().snapshot(a).state).collect();
+        let states: Vec<_> = self.agents.iter().map(|a| host.registry().snapshot(&Owner::agent(a)).state).collect();
         self.world.with(|inner| {
             for state in states {
                 inner.count(match state {
@@ -117,6 +120,8 @@ impl Stage {
             }
             Event::Outage { lasts, kills } => self.world.with(|inner| inner.go_away(lasts, kills)),
             Event::Squat { agent, service } => self.squat(agent, service),
+            Event::Depart { agent, back } => self.depart(host, agent, back).await,
+            Event::Jump(by) => self.world.with(|inner| inner.wall += by),
         }
     }
 
@@ -169,7 +174,7 @@ impl Stage {
     }
 
     /// A container of another installation takes a final name, if it is free.
-    fn squat(&self, agent: usize, service: &str) {
+    pub(crate) fn squat(&self, agent: usize, service: &str) {
         let name = self.names.sandbox(&service.parse_slug(), &self.agents[agent]);
         let taken = self.world.with(|inner| {
             if inner.find(&name).is_some() {
@@ -226,7 +231,7 @@ impl Stage {
             let Knobs { latency, boot, .. } = inner.knobs;
             inner.knobs = Knobs { latency, boot, ..Knobs::default() };
             inner.come_back();
-            let foreign: Vec<_> = inner.containers.values().filter(|c| !inner.is_ours(&c.labels)).cloned().collect();
+            let foreign: Vec<_> = inner.foreign().cloned().collect();
             // Half of what is in the way goes.
             let (go, stay): (Vec<_>, Vec<_>) =
                 foreign.into_iter().partition(|c| c.id.ends_with(['0', '2', '4', '6', '8']));
@@ -261,11 +266,38 @@ impl Stage {
         let created = self.world.with(|inner| inner.created);
         let second = self.ask_all(host).await;
         self.compare(&first, &second, created, "at once");
+        if self.schedule.idles {
+            self.idle(host, &second).await;
+        }
         for container in foreign {
             let same =
                 self.world.with(|inner| inner.containers.get(&container.id).is_some_and(|c| c.name == container.name));
             if !same {
                 self.world.violation(format!("{} was somebody else's and is not there any more", container.name));
+            }
+        }
+    }
+
+    /// Nobody calls until all leases are over: who runs in a container keeps what they have, and nobody else does.
+    async fn idle(&self, host: &Host, before: &[Option<Option<Value>>]) {
+        self.world.log(|| "nobody calls".to_owned());
+        tokio::time::sleep(IDLE).await;
+        self.look_at_rest(host, "after all leases");
+        for (number, agent) in self.agents.iter().enumerate() {
+            let runs = self.world.with(|inner| inner.own(agent.as_str()).is_some());
+            let state = host.registry().snapshot(&Owner::agent(agent)).state;
+            if !runs && state != "absent" {
+                self.world.violation(format!("{agent} is gone and its sandbox is {state}"));
+            }
+            if !runs {
+                self.with(number, |a| a.forget(self.world.now()));
+            }
+        }
+        let after = self.ask_all(host).await;
+        for (agent, (before, after)) in before.iter().zip(&after).enumerate() {
+            let runs = self.world.with(|inner| inner.own(self.agents[agent].as_str()).is_some());
+            if runs && before.as_ref().is_some_and(Option::is_some) && before != after {
+                self.world.violation(format!("{} ran all the time and has something else", self.agents[agent]));
             }
         }
     }
@@ -304,7 +336,7 @@ impl Stage {
         self.compare(&answers, &again, made, "after a restart");
         if made != created
             && self.schedule.max_live >= self.agents.len()
-            && !self.world.with(|inner| inner.has_foreign())
+            && self.world.with(|inner| inner.foreign().next().is_none())
         {
             self.world.violation(format!("{} containers were made after a restart", made - created));
         }
@@ -317,7 +349,7 @@ impl Stage {
         tokio::time::sleep(Duration::from_secs(30)).await;
         self.look_at_rest(&host, "at the end");
         let left = self.world.with(|inner| inner.ours().map(|c| c.name.clone()).collect::<Vec<_>>());
-        if !left.is_empty() || host.registry().occupied() != 0 {
+        if !left.is_empty() || host.registry().occupied() != (0, 0) {
             self.world.violation(format!("at the end there is still {left:?}"));
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use sandbar_core::owner::Owner;
 use sandbar_core::host::Host;
 use sandbar_core::runtime::UnitState;
 
@@ -12,7 +13,7 @@ impl Stage {
     /// Whether nothing is under way.
     pub(crate) fn is_at_rest(&self, host: &Host) -> bool {
         let busy = |state: &str| state == "making" || state == "letting_go";
-        host.registry().leaving().is_empty() && !self.agents.iter().any(|a| busy(host.registry().snapshot(a).state))
+        host.registry().leaving().is_empty() && !self.agents.iter().any(|a| busy(host.registry().snapshot(&Owner::agent(a)).state))
     }
 
     /// What exists is what the registry says, and the registry says that nothing is under way.
@@ -20,7 +21,7 @@ impl Stage {
         self.look_at_counts(host);
         let mut live = BTreeSet::new();
         for agent in &self.agents {
-            let snapshot = host.registry().snapshot(agent);
+            let snapshot = host.registry().snapshot(&Owner::agent(agent));
             match (snapshot.state, &snapshot.live) {
                 ("absent", None) => {}
                 ("live", Some(sandbox)) => live.extend(sandbox.services.values().map(|s| s.id.clone())),
@@ -44,7 +45,7 @@ impl Stage {
     pub(crate) fn look_at_rights(&self, host: &Host) {
         for (number, agent) in self.agents.iter().enumerate() {
             let has = self.world.with(|inner| inner.ours().filter(|c| c.agent() == agent.as_str()).count());
-            let snapshot = host.registry().snapshot(agent);
+            let snapshot = host.registry().snapshot(&Owner::agent(agent));
             let Some(work) = host.people().work(agent) else {
                 if has > 0 || snapshot.state != "absent" {
                     self.world.violation(format!("{agent} has no work and {has} containers, {}", snapshot.state));

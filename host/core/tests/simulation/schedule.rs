@@ -19,6 +19,21 @@ pub(crate) enum Meddle {
     Replace,
 }
 
+/// How an agent whose container ended comes back, and after what time: soon enough to keep what it has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Back {
+    Never,
+    /// In the same container, or in another, that is named as the agent or labelled with it.
+    Runs {
+        after: Duration,
+        again: bool,
+        named: bool,
+    },
+    Calls {
+        after: Duration,
+    },
+}
+
 /// One thing that happens.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
@@ -60,6 +75,13 @@ pub(crate) enum Event {
         agent: usize,
         service: &'static str,
     },
+    /// The container ends in which an agent runs.
+    Depart {
+        agent: usize,
+        back: Back,
+    },
+    /// Docker's wall clock jumps, by seconds.
+    Jump(i64),
 }
 
 /// How a host ends.
@@ -90,22 +112,44 @@ pub(crate) struct Schedule {
     pub(crate) remakes: usize,
     pub(crate) keep: bool,
     pub(crate) publish: bool,
+    /// Whether agents run in containers.
+    pub(crate) contained: bool,
+    /// Whether nobody calls for longer than a lease, in the end.
+    pub(crate) idles: bool,
     pub(crate) runs: Vec<Run>,
 }
 
 impl Schedule {
+    /// One agent, bounds as they are by default, and nothing happens.
+    pub(crate) fn plain() -> Self {
+        Self {
+            knobs: Knobs::default(),
+            agents: 1,
+            max_live: 200,
+            remakes: 6,
+            keep: true,
+            publish: false,
+            contained: false,
+            idles: false,
+            runs: Vec::new(),
+        }
+    }
+
     pub(crate) fn draw(seed: u64) -> Self {
         let mut rng = Rng::keyed(seed, "schedule", 0);
         let agents = 1 + usize::try_from(rng.below(4)).unwrap_or(0);
         let knobs = Knobs::draw(&mut rng);
         let hosts = 1 + rng.below(3);
-        let runs = (1..=hosts).map(|n| Run::draw(&mut rng, agents, &knobs, n == 1, n == hosts)).collect();
+        let contained = rng.chance(400);
+        let runs = (1..=hosts).map(|n| Run::draw(&mut rng, agents, contained, &knobs, n == 1, n == hosts)).collect();
         Self {
             agents,
             max_live: if rng.chance(150) { 2 } else { 200 },
             remakes: if rng.chance(150) { 2 } else { 1000 },
             keep: rng.chance(700),
             publish: rng.chance(300),
+            contained,
+            idles: rng.chance(100),
             knobs,
             runs,
         }
@@ -113,7 +157,7 @@ impl Schedule {
 }
 
 impl Run {
-    fn draw(rng: &mut Rng, agents: usize, knobs: &Knobs, first: bool, last: bool) -> Self {
+    fn draw(rng: &mut Rng, agents: usize, contained: bool, knobs: &Knobs, first: bool, last: bool) -> Self {
         let lasts = Duration::from_millis(*rng.pick(&[300, 2_000, 2_000, 20_000, 100_000]));
         let mut events = Vec::new();
         for agent in 0..agents {
@@ -126,7 +170,7 @@ impl Run {
         for _ in 0..4 + rng.below(14) {
             // Half of what happens happens close to something else.
             at = if rng.chance(500) { at + rng.ms(0, 60) } else { rng.ms(20, span) };
-            events.push((at, Event::draw(rng, agents, knobs)));
+            events.push((at, Event::draw(rng, agents, contained, knobs)));
         }
         let end = match last {
             true => End::Settle,
@@ -137,11 +181,29 @@ impl Run {
     }
 }
 
+impl Back {
+    fn draw(rng: &mut Rng) -> Self {
+        match rng.below(4) {
+            0..2 => {
+                Self::Runs { after: rng.up_to(&[50, 2_000, 9_000]), again: rng.chance(500), named: rng.chance(500) }
+            }
+            2 => Self::Calls { after: rng.ms(50, 9_000) },
+            _ => Self::Never,
+        }
+    }
+}
+
 impl Event {
-    fn draw(rng: &mut Rng, agents: usize, knobs: &Knobs) -> Self {
+    fn draw(rng: &mut Rng, agents: usize, contained: bool, knobs: &Knobs) -> Self {
         // The first agent is busier than the others.
         let agent = if rng.chance(400) { 0 } else { usize::try_from(rng.below(agents as u64)).unwrap_or(0) };
         let service = rng.pick(&SERVICES).0;
+        if contained && rng.chance(150) {
+            return Self::Depart { agent, back: Back::draw(rng) };
+        }
+        if rng.chance(20) {
+            return Self::Jump(*rng.pick(&[-86_400, -600, -181, 181, 600, 86_400]));
+        }
         if rng.chance(knobs.meddling) {
             return match rng.below(10) {
                 0..7 => {

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sandbar_core::owner::Owner;
 use sandbar_core::catalog::CatalogHandle;
 use sandbar_core::ensure::Limits;
 use sandbar_core::error::{Code, Error};
@@ -22,7 +23,7 @@ use crate::docker::Docker;
 use crate::engine::{self, PROJECTS};
 use crate::faults::{Kind, Knobs};
 use crate::ledger::Agent;
-use crate::schedule::Schedule;
+use crate::schedule::{Back, Schedule};
 use crate::world::World;
 
 /// The whole deadline of a call: the pull, the slowest readiness, what the host adds, and its guard's look at Docker.
@@ -31,6 +32,8 @@ const CALL: Duration = Duration::from_secs(300 + 3 + 60 + 6);
 const RELEASE: Duration = Duration::from_secs(10);
 /// That a container was started again is known after this long, also when Docker was away.
 const RESTART: Duration = Duration::from_secs(10);
+/// The same where nothing goes wrong: no call to Docker takes long.
+const CALM_RELEASE: Duration = Duration::from_secs(1);
 /// Where nothing goes wrong nothing takes longer.
 const CALM: Duration = Duration::from_secs(20);
 
@@ -59,8 +62,14 @@ impl Stage {
         let names = Arc::new(names);
         let world = World::new(seed, names.clone(), Knobs::default(), log);
         let catalog = runtime().block_on(engine::catalog(&world, &names));
-        world.with(|inner| inner.knobs = schedule.knobs.clone());
         let agents: Vec<_> = (1..=schedule.agents).map(|n| AgentName::new(format!("a{n}")).unwrap()).collect();
+        world.with(|inner| {
+            inner.knobs = schedule.knobs.clone();
+            if schedule.contained {
+                let all = agents.iter().enumerate();
+                all.for_each(|(n, agent)| inner.start_own(agent.as_str(), false, n % 2 == 0));
+            }
+        });
         let ledger = Mutex::new(vec![Agent::default(); agents.len()]);
         Arc::new(Self {
             calm: schedule.knobs.is_calm(),
@@ -77,7 +86,7 @@ impl Stage {
     }
 
     /// A host, as a start of the program makes it.
-    fn host(&self) -> Arc<Host> {
+    pub(crate) fn host(&self) -> Arc<Host> {
         let caller = |name: &AgentName| Caller::Agent { name: name.clone(), role: "developer".to_owned() };
         let configured = |name: &AgentName| Configured { caller: caller(name), token_sha256: name.to_string() };
         let people = People::new(self.store.clone(), self.agents.iter().map(configured).collect()).unwrap();
@@ -95,9 +104,11 @@ impl Stage {
             },
             pace: Pace::default(),
             keep_on_shutdown: self.schedule.keep,
+            box_bytes: 1 << 30,
+            local_only: false,
         };
         let docker = Arc::new(Docker(self.world.clone()));
-        let host = Host::new(settings, docker, self.catalog.clone(), self.store.clone(), people).unwrap();
+        let host = Host::new(settings, docker, self.catalog.clone(), self.store.clone(), people, None).unwrap();
         if host.people().agents().len() == self.agents.len() && self.store.projects().unwrap().is_empty() {
             host.set_project(engine::project("lab"), engine::lab(0)).unwrap();
         }
@@ -161,9 +172,9 @@ impl Stage {
         let _open = Open::request(self, agent, extensions);
         // As the verb does it: every call starts the lease anew, before and after.
         let call = async {
-            host.registry().renew(name);
+            host.registry().call_came(name);
             let result = host.request_sandbox(name, services, extensions, None).await;
-            host.registry().renew(name);
+            host.registry().call_ended(name);
             result
         };
         let result = match cancel {
@@ -302,12 +313,12 @@ impl Stage {
 
     /// What the registry counts has to be what it has.
     pub(crate) fn look_at_counts(&self, host: &Host) {
-        let (occupied, owners) = (host.registry().occupied(), host.registry().owners());
+        let (occupied, owners) = (host.registry().occupied().0, host.registry().owners());
         if occupied != owners.len() {
             self.world.violation(format!("{occupied} are counted, and there are {owners:?}"));
         }
-        // What was adopted counts too, and may be more than is allowed now.
-        if occupied > self.schedule.max_live.max(2) + self.agents.len() {
+        // What was adopted counts too, and what could not be given back in time.
+        if self.calm && occupied > self.schedule.max_live {
             self.world.violation(format!("{occupied} sandboxes are live"));
         }
     }
@@ -321,7 +332,7 @@ impl Stage {
         drop(open);
         let took = self.world.now() - from;
         self.world.log(|| format!("{} {what}: done", self.agents[agent]));
-        if took > RELEASE {
+        if took > RELEASE || self.calm && took > CALM_RELEASE {
             self.world.violation(format!("{} {what}: took {took:?}", self.agents[agent]));
         }
         result
@@ -345,6 +356,38 @@ impl Stage {
             self.world.violation(format!("work of {name} on {project} cannot begin: {error}"));
         }
         self.look_at_counts(host);
+    }
+
+    /// The container of an agent ends; whoever does not come back in time loses what they have.
+    pub(crate) async fn depart(&self, host: &Host, agent: usize, back: Back) {
+        let name = self.agents[agent].as_str();
+        let Some(own) = self.world.with(|inner| inner.own(name).map(|c| c.id.clone())) else { return };
+        let never = matches!(back, Back::Never);
+        let _open = never.then(|| Open::upset(self, agent));
+        let from = self.world.now();
+        let told = self.calm && host.health().state() == health::State::Up;
+        self.world.with(|inner| {
+            inner.count("an agent's container ended");
+            inner.end(&own, 137);
+        });
+        match back {
+            Back::Runs { after, again, named } => {
+                tokio::time::sleep(after).await;
+                self.world.with(|inner| inner.start_own(name, again, named));
+            }
+            Back::Calls { after } => {
+                tokio::time::sleep(after).await;
+                self.request(host, agent, None, &Extensions::new(), None).await;
+            }
+            Back::Never => {
+                tokio::time::sleep(Pace::default().respawn + CALM_RELEASE).await;
+                let state = host.registry().snapshot(&Owner::agent(&self.agents[agent])).state;
+                if told && !self.with(agent, |a| a.has_called_since(from)) && !matches!(state, "absent" | "letting_go")
+                {
+                    self.world.violation(format!("the container of {name} ended, and its sandbox is {state}"));
+                }
+            }
+        }
     }
 
     pub(crate) async fn end(&self, host: &Host, agent: usize) {

@@ -4,16 +4,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use sandbar_core::name::{Kind as NameKind, Names};
-use sandbar_core::runtime::{Event, Labels, UnitPlan, UnitState};
+use sandbar_core::plan::label;
+use sandbar_core::runtime::{Event, Labels, Unit, UnitPlan, UnitState};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::container::Container;
+use crate::container::{Container, OWN};
 use crate::faults::{Kind, Knobs, Trouble};
 use crate::rng::Rng;
+
+/// What Docker's wall clock says at the beginning, in seconds since 1970. Nobody may conclude anything from it.
+const WALL: i64 = 1_700_000_000;
 
 type Effect = Box<dyn FnOnce(&mut Inner) + Send>;
 
@@ -37,6 +41,14 @@ pub(crate) struct Inner {
     pub(crate) up_since: Duration,
     /// How many hosts there were.
     pub(crate) hosts: u64,
+    /// The one whose call is carried out.
+    pub(crate) acting: u64,
+    /// How far Docker's wall clock is off, in seconds.
+    pub(crate) wall: i64,
+    /// How often something was listed.
+    pub(crate) listings: u64,
+    /// What is labelled with an owner, by the owner.
+    by_owner: BTreeMap<String, Vec<String>>,
     watchers: Vec<mpsc::Sender<Event>>,
     /// Whether ends are told; not while nobody follows, and not yet when Docker is just back.
     tells: bool,
@@ -131,30 +143,89 @@ impl Inner {
         self.knobs.trouble(rng, kind)
     }
 
-    pub(crate) fn create(&mut self, plan: &UnitPlan, key: &str) -> String {
-        self.created += 1;
+    pub(crate) fn create(&mut self, plan: &UnitPlan, key: &str, host: u64) -> String {
         self.count("made");
-        let id = format!("{:064x}", self.created);
         self.keys.insert(plan.name.clone(), key.to_owned());
-        let mut container = Container::new(&id, &plan.name, plan.labels.clone(), key);
+        let mut container = self.new_container(&plan.name, plan.labels.clone(), key);
         container.env.clone_from(&plan.env);
-        (container.publish, container.host) = (plan.publish, self.hosts);
+        (container.publish, container.host) = (plan.publish, host);
+        self.add(container)
+    }
+
+    fn new_container(&mut self, name: &str, labels: Labels, key: &str) -> Container {
+        self.created += 1;
+        let mut container = Container::new(&format!("{:064x}", self.created), name, labels, key);
+        container.born = self.now();
+        let wall = container.born.as_secs().saturating_add_signed(WALL + self.wall);
+        container.created = SystemTime::UNIX_EPOCH + Duration::from_secs(wall);
+        container
+    }
+
+    fn add(&mut self, container: Container) -> String {
+        let id = container.id.clone();
+        if let Some(owner) = container.labels.get(&self.names.label(label::OWNER)) {
+            let all = self.by_owner.entry(owner.clone()).or_default();
+            all.retain(|id| self.containers.contains_key(id));
+            all.push(id.clone());
+        }
         self.containers.insert(id.clone(), container);
         self.touch();
         id
     }
 
-    /// Makes a running container that is somebody else's.
-    pub(crate) fn add_foreign(&mut self, name: &str, labels: Labels) {
-        self.created += 1;
-        let mut container = Container::new(&format!("{:064x}", self.created), name, labels, "nobody/foreign");
-        container.state = UnitState::Running;
-        self.containers.insert(container.id.clone(), container);
-        self.touch();
+    /// What carries all of these labels.
+    pub(crate) fn labelled(&self, labels: &[(String, String)]) -> Vec<Unit> {
+        let fits = |c: &&Container| labels.iter().all(|(k, v)| c.labels.get(k) == Some(v));
+        let key = self.names.label(label::OWNER);
+        match labels.iter().find(|(k, _)| *k == key) {
+            None => self.containers.values().filter(fits).map(Container::unit).collect(),
+            Some((_, owner)) => {
+                let ids = self.by_owner.get(owner).into_iter().flatten();
+                ids.filter_map(|id| self.containers.get(id)).filter(fits).map(Container::unit).collect()
+            }
+        }
     }
 
-    pub(crate) fn has_foreign(&self) -> bool {
-        self.containers.values().any(|c| !self.is_ours(&c.labels))
+    /// Makes a running container that is somebody else's.
+    pub(crate) fn add_foreign(&mut self, name: &str, labels: Labels) {
+        self.add_running(name, labels, "nobody/foreign");
+    }
+
+    fn add_running(&mut self, name: &str, labels: Labels, key: &str) {
+        let mut container = self.new_container(name, labels, key);
+        container.state = UnitState::Running;
+        self.add(container);
+    }
+
+    /// Containers that are neither this installation's nor agents.
+    pub(crate) fn foreign(&self) -> impl Iterator<Item = &Container> {
+        self.containers.values().filter(|c| !self.is_ours(&c.labels) && !c.is_agents_own())
+    }
+
+    /// The container in which an agent runs.
+    pub(crate) fn own(&self, agent: &str) -> Option<&Container> {
+        let mut all = self.containers.values();
+        all.find(|c| c.state == UnitState::Running && c.key.strip_prefix(OWN) == Some(agent))
+    }
+
+    /// An agent runs in a container from now on: in one that ended, started again, or in another, that is named as the
+    /// agent or labelled with it.
+    pub(crate) fn start_own(&mut self, agent: &str, again: bool, named: bool) {
+        let key = format!("{OWN}{agent}");
+        let ended: Vec<_> = self.containers.values().filter(|c| c.key == key).map(|c| c.id.clone()).collect();
+        self.log(|| format!("{agent} runs in a container"));
+        if let Some(container) = ended.first().filter(|_| again).and_then(|id| self.containers.get_mut(id)) {
+            container.state = UnitState::Running;
+            return;
+        }
+        ended.iter().for_each(|id| drop(self.containers.remove(id)));
+        let namespace = self.names.namespace().to_owned();
+        if named {
+            self.add_running(&format!("{namespace}-agent-{agent}"), Labels::new(), &key);
+        } else {
+            let labels = [(self.names.label(label::AGENT), agent.to_owned())].into();
+            self.add_running(&format!("worker-{}", self.created), labels, &key);
+        }
     }
 
     /// Starts a container, for the first time or again.
@@ -170,7 +241,8 @@ impl Inner {
         container.state = UnitState::Running;
         container.address = Some(format!("10.0.{}.{}", n / 250 % 250, n % 250));
         container.published_port = container.publish.then(|| 20_000 + u16::try_from(n % 20_000).unwrap_or(0));
-        container.ready_at = (!rng.chance(knobs.deaf)).then(|| now + rng.ms(1, knobs.boot + 1));
+        let boots = if knobs.instant { Duration::ZERO } else { rng.ms(1, knobs.boot + 1) };
+        container.ready_at = (!rng.chance(knobs.deaf)).then(|| now + boots);
         container.confirms = !rng.chance(knobs.unconfirmed);
         container.activated.clear();
         container.confirmed.clear();
@@ -328,6 +400,10 @@ impl World {
             away: false,
             up_since: Duration::ZERO,
             hosts: 0,
+            acting: 0,
+            wall: 0,
+            listings: 0,
+            by_owner: BTreeMap::new(),
             watchers: Vec::new(),
             tells: true,
             outages: 0,
@@ -401,6 +477,7 @@ impl World {
         let mut inner = self.lock();
         inner.epoch = Some(Instant::now());
         inner.hosts += 1;
+        inner.up_since = Duration::MAX;
     }
 
     /// Keeps the time, before that runtime goes; `later` is how long nobody runs.

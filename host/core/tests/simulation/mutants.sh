@@ -1,0 +1,342 @@
+#!/bin/bash
+# Shows that the simulation works: takes one guard after another out of the core and plays the simulation against what is
+# left. Each has to be noticed, by a scene or by a seed.
+#
+#   mutants.sh           all of them
+#   mutants.sh WORD      those whose title has the word
+#
+# The list at the end is the record of what is guarded and what notices that it is not: `by` names a scene, or the seed of a
+# schedule, which is played first and alone. Where that does not notice any more (another draw makes other schedules)
+# everything is played, and the table says what does. Fails when an edit does not fit the source exactly once, when what is
+# left does not compile, and when nothing notices.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../../.." && pwd)
+work=${CARGO_TARGET_DIR:-$root/target}/mutants
+tree=$work/tree src=$work/tree/host/core/src
+export CARGO_TARGET_DIR=$work/target CARGO_TERM_COLOR=never CARGO_INCREMENTAL=1 SANDBAR_FIRST=1
+unset SANDBAR_SEED SANDBAR_SCHEDULES
+only=${1:-}
+missed=0 played=0 output=$work/output
+
+# A copy of its own, so that nobody who edits or builds meanwhile is in the way.
+rm -rf "$tree" "$work/src"
+mkdir -p "$tree"
+tar -C "$root" --exclude=./target --exclude=./.git -cf - . | tar -C "$tree" -xf -
+cp -r "$tree/host/core/src" "$work/src"
+
+# `fails [scene|seed]`: plays that alone, or everything; whether something was noticed.
+fails() {
+  local filter=(--skip the_same_seed)
+  case ${1:-} in
+    '') ;;
+    *[!0-9]*) filter=(--exact "scenes::$1") ;;
+    *) filter=(--exact schedules) && local -x SANDBAR_SEED=$1 ;;
+  esac
+  local status=0
+  (cd "$tree" && timeout 600 cargo test --quiet --locked -p sandbar-core --test simulation -- "${filter[@]}") \
+    >"$output" 2>&1 || status=$?
+  # 101 is a test that failed; a run that never ends has noticed something too.
+  [ "$status" = 101 ] || [ "$status" = 124 ]
+}
+
+builds() {
+  (cd "$tree" && cargo test --quiet --locked -p sandbar-core --test simulation --no-run) >"$output" 2>&1
+}
+
+# What the output of a run names: scenes and the first seed.
+culprits() {
+  sed -nE 's/^ *(test )?scenes::([a-z_]+)( \.\.\. FAILED)?$/\2/p; s/^SANDBAR_SEED=([0-9]+) .*/seed \1/p' "$output" |
+    sort -u | paste -sd' '
+}
+
+# `mutant TITLE BY FILE OLD NEW [FILE OLD NEW]…`: in each file the text OLD, which is there once, becomes NEW.
+mutant() {
+  local title=$1 by=$2 file text rest caught
+  shift 2
+  [[ $title == *"$only"* ]] || return 0
+  local changed=()
+  while [ $# -gt 0 ]; do
+    file=$1.rs
+    text=$(cat "$src/$file")
+    rest=${text#*"$2"}
+    if [ "$rest" = "$text" ] || [ "${rest#*"$2"}" != "$rest" ]; then
+      printf '%s: this is not in %s exactly once:\n%s\n' "$title" "$file" "$2" >&2
+      exit 1
+    fi
+    printf '%s\n' "${text%%"$2"*}$3$rest" >"$src/$file"
+    changed+=("$file")
+    shift 3
+  done
+  if ! builds; then
+    printf '%s: what is left does not compile\n' "$title" >&2
+    cat "$output" >&2
+    exit 1
+  fi
+  if [ -n "$by" ] && fails "$by"; then
+    caught=$by
+    [[ $by == *[!0-9]* ]] || caught="seed $by"
+  elif fails; then
+    caught="$(culprits) (the list says ${by:-nothing})"
+  else
+    caught="NOT CAUGHT"
+    missed=$((missed + 1))
+  fi
+  played=$((played + 1))
+  printf '%-68s %s\n' "$title" "$caught"
+  for file in "${changed[@]}"; do
+    cp "$work/src/$file" "$src/$file"
+  done
+}
+
+if ! builds || fails; then
+  echo "nothing is taken out, and it fails:" >&2
+  cat "$output" >&2
+  exit 1
+fi
+printf '%-68s %s\n' "what is taken out" "noticed by"
+
+# The registry: one flight at a time, and what a release does to it.
+
+mutant "work is looked at again under the entry's lock" "" \
+  registry '        still()?;
+' ''
+
+mutant "a release wins over the flight that it met" "a_release_ends_every_wait" \
+  registry '                        continue;
+                    }
+                }
+                _ => break,' '                        continue;
+                    }
+                }
+                _ => {}'
+
+mutant "a release stops what is being made" "who_waits_for_a_host_that_goes_down_may_try_again" \
+  registry '                State::Making(flight) => {
+                    flight.cancel.cancel();' '                State::Making(flight) => {'
+
+mutant "a release waits until the names are free" "" \
+  registry '                    *state = State::LettingGo(flight.done.clone());' '                    *state = State::Absent;'
+
+mutant "a caller that goes away only detaches" "what_nobody_waited_for_is_found_by_the_next_call" \
+  registry '            let wait = listen(&mut outcome, progress, listener);' '            let _stop = match &*entry.lock() {
+                State::Making(flight) => Some(flight.cancel.clone().drop_guard()),
+                _ => None,
+            };
+            let wait = listen(&mut outcome, progress, listener);'
+
+mutant "what a flight held is let go when it was released" "a_release_ends_every_wait" \
+  registry '            self.registry.let_go_all(&live).await;
+        }
+        self.registry.vacate' '            drop(live);
+        }
+        self.registry.vacate'
+
+mutant "how many may be live" "no_more_are_live_than_may_be" \
+  registry '(n < max).then_some(n + 1)' 'Some(n.min(n + max) + 1)'
+
+mutant "who was released before it was known what there is" "what_is_released_while_the_host_starts_is_not_adopted" \
+  registry '            early.insert(agent.clone());' '            let _ = early;'
+
+mutant "only what its agent works on is adopted" "a_kill_between_the_end_of_work_and_its_release_leaves_nothing" \
+  registry 'released || !still() ||' 'released ||'
+
+mutant "a lease that is fresh keeps a sandbox" "what_nobody_waited_for_is_found_by_the_next_call" \
+  registry 'matches!(state, State::Live(_)) && self.lease_is_over(entry, grace)' \
+  'matches!(state, State::Live(_)) && (true || self.lease_is_over(entry, grace))'
+
+mutant "new work ends what was made for the old" "" \
+  host '        if new {' '        if !new {'
+
+mutant "new work ends what earlier work left, which is not known yet" "new_work_has_nothing_of_the_work_before_a_kill" \
+  host '        if new {' '        if new && self.registry.snapshot(agent).state != "absent" {'
+
+mutant "the end of work ends its sandbox" "" \
+  host '        if ended.is_some() || self' '        if ended.is_none() && self'
+
+# One round: is what is held sound, what has to be made, and what has to go.
+
+mutant "a hit is looked at live" "" \
+  ensure 'Some(live) => self.check(agent, live).await?,' 'Some(_) => true,'
+
+mutant "a hit has to run and not be paused" "" \
+  ensure 'unit.filter(|u| u.state == UnitState::Running)' 'unit.filter(|u| u.state == u.state || u.state == UnitState::Running)'
+
+mutant "a hit has to have its name" "" \
+  ensure 'u.id == serving.id && u.name == serving.name' 'u.id == serving.id'
+
+mutant "a hit that may have been started again is looked at more closely" "" \
+  ensure 'is_ok_and(|unit| unit.run == serving.run)' 'is_ok_and(|unit| unit.run == serving.run || true)'
+
+mutant "what ended is doubted" "" \
+  host 'if self.names.are_ours(&labels) => self.registry.doubt(Some(&id)),' 'if self.names.are_ours(&labels) => drop(id),'
+
+mutant "what may have ended unseen is doubted" "" \
+  host 'Some(Event::Lost) => self.registry.doubt(None),' 'Some(Event::Lost) => {}'
+
+mutant "what was started again while the host started is doubted" "what_is_started_again_while_the_host_starts_is_made_anew" \
+  recover '    registry.doubt(None);' ''
+
+mutant "a doubt stays until it is cleared" "" \
+  ensure '        self.doubt([serving.id.clone()]);' ''
+
+mutant "another project's sandbox goes first" "what_was_made_for_another_project_goes_before_anything_is_made" \
+  ensure 'held.take_if(|live| live.project != want.project)' 'held.take_if(|_| false)'
+
+mutant "how often a sandbox may be made anew" "a_sandbox_is_made_anew_so_often_and_no_more" \
+  ensure '        self.may_remake(entry, held.as_ref(), &change)?;' '        let _ = self.may_remake(entry, held.as_ref(), &change);'
+
+mutant "one more look after something was made" "what_ends_after_it_was_confirmed_is_not_handed_out" \
+  ensure 'Ok(!committed.is_empty())' 'Ok(false)'
+
+mutant "what is not opted in any more goes" "" \
+  ensure 'join_all(dropped.iter().map(|s| self.leaving.let_go(&s.id))).await;' 'drop(dropped);'
+
+mutant "a name that is somebody else's is known before anything is made" "nothing_is_made_for_a_name_that_is_somebody_elses" \
+  ensure '            self.name_is_free(agent, &service).await?;' ''
+
+mutant "a failed service takes the others of its round along" "a_panic_over_one_service_leaves_nothing_of_the_others" \
+  ensure '        join_all(made.iter().map(|(_, m)| self.leaving.discard(&m.id, false))).await;
+        Err(error)' '        Err(error)'
+
+mutant "a failed commit takes those that were still to come along" "" \
+  ensure 'join_all(made.map(|(_, m)| async move { self.leaving.discard(&m.id, false).await })).await;' 'drop(made);'
+
+mutant "a failed commit takes those before it along" "" \
+  ensure 'join_all(undone.iter().map(|s| self.leaving.let_go(&s.id))).await;' 'drop(undone);'
+
+mutant "what could not be given its name is removed" "" \
+  ensure '            self.leaving.discard(&id, false).await;
+            self.health.note(&e);' '            self.health.note(&e);'
+
+mutant "a predecessor is let go" "a_predecessor_that_lost_its_name_goes_too" \
+  ensure '            self.leaving.let_go(&old.id).await;
+            crash::here("predecessor let go");' '            let _ = old;'
+
+mutant "a stale container of this installation gives the name" "a_stale_container_with_the_name_is_let_go_and_is_never_told_to_be_somebody_elses" \
+  ensure 'if self.is_ours(holder) =>' 'if !self.is_ours(holder) && self.is_ours(holder) =>'
+
+mutant "a container of another installation keeps the name" "" \
+  ensure 'self.names.are_ours(&unit.labels)' 'self.names.are_ours(&unit.labels) || true'
+
+# Making one container.
+
+mutant "a failed put is discarded" "" \
+  provision 'if e.step != PutStep::Pull {' 'if e.step == PutStep::Pull {'
+
+mutant "a put that may still happen is suspect" "" \
+  provision 'let suspect = matches!(' 'let suspect = false && matches!('
+
+mutant "a put is waited for, whoever gives up" "" \
+  provision 'match self.runtime.put(&plan, progress).await {' 'match tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Err(NotMade::Cancelled),
+            unit = self.runtime.put(&plan, progress) => unit,
+        } {'
+
+mutant "what could not be confirmed is discarded" "" \
+  provision '            Ok(Err(not_made)) => {
+                self.leaving.discard(&unit.id, false).await;' '            Ok(Err(not_made)) => {'
+
+mutant "what a panic leaves is discarded" "" \
+  provision '            Err(panic) => {
+                self.leaving.discard(&unit.id, false).await;' '            Err(panic) => {'
+
+mutant "features are confirmed before anything gets its name" "" \
+  provision '            self.steps("setup", &self.checked.recipe().setup).await?;
+            self.steps("verify", &self.checked.recipe().verify).await' \
+  '            self.steps("setup", &self.checked.recipe().setup).await'
+
+# The books of what was let go.
+
+mutant "a removal is tried again until it succeeds" "" \
+  leaving 'Err(e) => tracing::warn!(container = short(&key), error = %e, "not removed yet"),' 'Err(_) => break this.strike(&key),'
+
+mutant "a discard that failed goes on behind" "" \
+  leaving '_ => self.remove_behind(name.to_owned(), until),' '_ => self.strike(name),'
+
+mutant "what may still be made is removed until it cannot be" "" \
+  leaving 'Ok(()) if suspect_until.is_none_or(|until| Instant::now() >= until) => {' \
+  'Ok(()) if suspect_until.is_none_or(|until| Instant::now() < until || until <= Instant::now()) => {'
+
+mutant "what could not be renamed is removed all the same" "" \
+  leaving 'Err(e) => tracing::warn!(container = short(id), error = %e, "could not rename what is let go"),' \
+  'Err(_) => return self.strike(id),'
+
+# The start.
+
+mutant "what was being made when its host was killed is removed" "what_was_half_made_is_removed_by_the_next_start" \
+  recover '                registry.leaving().let_go(&unit.id).await;' ''
+
+mutant "nothing is concluded from a listing that failed" "nothing_is_concluded_from_what_docker_did_not_say_when_the_host_starts" \
+  recover 'let mut units = runtime.list(&labels).await?;' 'let mut units = runtime.list(&labels).await.unwrap_or_default();'
+
+mutant "the start looks at the labels again" "what_a_listing_answers_beside_what_was_asked_is_left_alone" \
+  recover 'units.retain(|unit| names.are_ours(&unit.labels));' ''
+
+mutant "nothing is concluded from a look that failed" "nothing_is_concluded_from_what_docker_did_not_say_when_the_host_starts" \
+  recover 'Err(e @ (RuntimeError::Unreachable(_) | RuntimeError::Deadline(_))) => return Err(No::Unknown(e)),
+        Err(e)' 'Err(e)'
+
+mutant "what does not confirm its features any more is not adopted" "what_was_started_again_while_no_host_was_there_has_lost_its_features_and_goes" \
+  recover 'match confirm.still_good(STILL_GOOD).await {' 'match confirm.still_good(STILL_GOOD).await.or(Ok(())) {'
+
+mutant "a container serves whom its labels name" "a_name_alone_makes_nobody_an_owner" \
+  recover 'if text(label::OWNER)? != names.owner(&agent) {' 'if text(label::OWNER)? == "" {'
+
+# The janitor.
+
+mutant "what nobody knows is left alone for the grace" "" \
+  janitor 'now.duration_since(*seen) >= self.pace.grace' 'now.duration_since(*seen) >= Duration::ZERO'
+
+mutant "ages are measured by the host's own clock" "" \
+  janitor 'now.duration_since(*seen) >= self.pace.grace' \
+  'seen <= &now && unit.created.elapsed().unwrap_or_default() >= self.pace.grace'
+
+mutant "what nobody knows is removed at last" "what_is_created_after_its_host_was_killed_is_swept" \
+  janitor 'now.duration_since(*seen) >= self.pace.grace' 'now.duration_since(*seen) >= self.pace.grace * 1000'
+
+mutant "the janitor looks at the labels again" "what_a_listing_answers_beside_what_was_asked_is_left_alone" \
+  janitor 'if stale && self.names.are_ours(&unit.labels) {' 'if stale {'
+
+mutant "a sweep concludes nothing from a listing that failed" "who_runs_needs_no_lease_and_who_does_not_loses_what_it_had" \
+  janitor 'self.runtime.list(&[]).await?;' 'self.runtime.list(&[]).await.unwrap_or_default();'
+
+mutant "what is being made is not swept" "what_takes_long_to_make_is_not_swept" \
+  janitor '.filter(|unit| !self.is_being_made(unit))' '.filter(|unit| !self.is_being_made(unit) || true)'
+
+mutant "an agent that runs keeps its sandbox without a lease" "who_runs_needs_no_lease_and_who_does_not_loses_what_it_had" \
+  janitor 'if !agents.contains(agent.as_str()) {' 'if !agents.contains(agent.as_str()) || true {'
+
+mutant "an owner that is gone loses its sandbox" "who_runs_needs_no_lease_and_who_does_not_loses_what_it_had" \
+  janitor 'if !agents.contains(agent.as_str()) {' 'if !agents.contains(agent.as_str()) && false {'
+
+# Agents whose container ended.
+
+mutant "the end of an agent's container is told" "an_agent_whose_container_ended_keeps_its_sandbox_if_it_comes_back" \
+  host 'departed.ended(&id, &name, &labels)' 'drop((id, name, labels))'
+
+mutant "an agent has time to come back" "an_agent_whose_container_ended_keeps_its_sandbox_if_it_comes_back" \
+  departed 'sleep_until(at + self.respawn)' 'sleep_until(at)' \
+  departed 'now >= *last + self.respawn' 'now >= *last'
+
+mutant "who came back and ended once more has time again" "an_agent_whose_container_ended_keeps_its_sandbox_if_it_comes_back" \
+  departed '        over.retain(|((_, agent), _)| !self.since.keys().any(|(_, other)| other == agent));' ''
+
+mutant "a container that ended once more gives time again" "an_agent_whose_container_ended_keeps_its_sandbox_if_it_comes_back" \
+  departed '.or_insert((now, now)).1 = now;' '.or_insert((now, now));'
+
+mutant "an agent that came back keeps its sandbox" "an_agent_whose_container_ended_keeps_its_sandbox_if_it_comes_back" \
+  departed '.filter(|((_, agent), _)| !running.contains(agent.as_str()))' '.filter(|((_, agent), _)| agent.as_str() != "" || running.is_empty())'
+
+mutant "a listing that failed says of no agent that it is gone" "an_agent_whose_container_ended_keeps_its_sandbox_if_it_comes_back" \
+  departed 'Err(e) => return tracing::warn!(error = %e, "whether agents came back cannot be told; the sweep will"),' \
+  'Err(_) => Vec::new(),'
+
+mutant "an agent that called since keeps its sandbox" "an_agent_whose_container_ended_keeps_its_sandbox_if_it_comes_back" \
+  registry '!self.called_since(entry, since)' '(!self.called_since(entry, since) || true)'
+
+echo
+echo "$((played - missed)) of $played are noticed"
+[ "$missed" = 0 ]
