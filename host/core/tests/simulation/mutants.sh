@@ -15,7 +15,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../../.." && pwd)
 work=${CARGO_TARGET_DIR:-$root/target}/mutants
 tree=$work/tree src=$work/tree/host/core/src
-export CARGO_TARGET_DIR=$work/target CARGO_TERM_COLOR=never CARGO_INCREMENTAL=1 SANDBAR_FIRST=1
+export CARGO_TARGET_DIR=$work/target CARGO_TERM_COLOR=never CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=0 SANDBAR_FIRST=1
 unset SANDBAR_SEED SANDBAR_SCHEDULES
 only=${1:-}
 missed=0 played=0 output=$work/output
@@ -99,7 +99,7 @@ printf '%-68s %s\n' "what is taken out" "noticed by"
 
 # The registry: one flight at a time, and what a release does to it.
 
-mutant "work is looked at again under the entry's lock" "" \
+mutant "work is looked at again under the entry's lock" "210" \
   registry '        still()?;
 ' ''
 
@@ -116,7 +116,7 @@ mutant "a release stops what is being made" "who_waits_for_a_host_that_goes_down
   registry '                State::Making(flight) => {
                     flight.cancel.cancel();' '                State::Making(flight) => {'
 
-mutant "a release waits until the names are free" "" \
+mutant "a release waits until the names are free" "4" \
   registry '                    *state = State::LettingGo(flight.done.clone());' '                    *state = State::Absent;'
 
 mutant "a caller that goes away only detaches" "what_nobody_waited_for_is_found_by_the_next_call" \
@@ -146,39 +146,39 @@ mutant "a lease that is fresh keeps a sandbox" "what_nobody_waited_for_is_found_
   registry 'matches!(state, State::Live(_)) && self.lease_is_over(entry, grace)' \
   'matches!(state, State::Live(_)) && (true || self.lease_is_over(entry, grace))'
 
-mutant "new work ends what was made for the old" "" \
+mutant "new work ends what was made for the old" "2" \
   host '        if new {' '        if !new {'
 
 mutant "new work ends what earlier work left, which is not known yet" "new_work_has_nothing_of_the_work_before_a_kill" \
   host '        if new {' '        if new && self.registry.snapshot(agent).state != "absent" {'
 
-mutant "the end of work ends its sandbox" "" \
+mutant "the end of work ends its sandbox" "1" \
   host '        if ended.is_some() || self' '        if ended.is_none() && self'
 
 # One round: is what is held sound, what has to be made, and what has to go.
 
-mutant "a hit is looked at live" "" \
+mutant "a hit is looked at live" "0" \
   ensure 'Some(live) => self.check(agent, live).await?,' 'Some(_) => true,'
 
-mutant "a hit has to run and not be paused" "" \
+mutant "a hit has to run and not be paused" "what_ends_after_it_was_confirmed_is_not_handed_out" \
   ensure 'unit.filter(|u| u.state == UnitState::Running)' 'unit.filter(|u| u.state == u.state || u.state == UnitState::Running)'
 
-mutant "a hit has to have its name" "" \
+mutant "a hit has to have its name" "24" \
   ensure 'u.id == serving.id && u.name == serving.name' 'u.id == serving.id'
 
-mutant "a hit that may have been started again is looked at more closely" "" \
+mutant "a hit that may have been started again is looked at more closely" "1" \
   ensure 'is_ok_and(|unit| unit.run == serving.run)' 'is_ok_and(|unit| unit.run == serving.run || true)'
 
-mutant "what ended is doubted" "" \
+mutant "what ended is doubted" "1" \
   host 'if self.names.are_ours(&labels) => self.registry.doubt(Some(&id)),' 'if self.names.are_ours(&labels) => drop(id),'
 
-mutant "what may have ended unseen is doubted" "" \
+mutant "what may have ended unseen is doubted" "1328" \
   host 'Some(Event::Lost) => self.registry.doubt(None),' 'Some(Event::Lost) => {}'
 
 mutant "what was started again while the host started is doubted" "what_is_started_again_while_the_host_starts_is_made_anew" \
   recover '    registry.doubt(None);' ''
 
-mutant "a doubt stays until it is cleared" "" \
+mutant "a doubt stays until it is cleared" "1931" \
   ensure '        self.doubt([serving.id.clone()]);' ''
 
 mutant "another project's sandbox goes first" "what_was_made_for_another_project_goes_before_anything_is_made" \

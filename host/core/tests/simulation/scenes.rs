@@ -441,7 +441,7 @@ fn a_name_alone_makes_nobody_an_owner() {
     });
     let id = s.serving("a1/redis");
     let name = "sandbar-sandbox-redis-a2";
-    s.world.with(|inner| name.clone_into(&mut inner.containers.get_mut(&id).unwrap().name));
+    s.world.with(|inner| inner.rename(&id, name));
     s.life(ZERO, |host| async move {
         s.up(&host).await;
         tokio::time::sleep(SOON).await;
