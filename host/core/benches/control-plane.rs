@@ -242,14 +242,13 @@ fn copy(inner: &mut Inner, like: &Container, agent: &AgentName) {
 
 /// The resident memory of this process in KiB, with that many containers and, if wanted, the host that made them.
 fn memory(owners: usize, with_host: bool) -> u64 {
-    let stage = stage(owners);
+    let (stage, one) = (stage(owners), stage(1));
     let runtime = runtime();
     let host = runtime.block_on(async {
         if with_host {
             return Some(serving(&stage).await);
         }
         // What one container is like is known from one that was made.
-        let one = self::stage(1);
         let host = serving(&one).await;
         let container = one.world.with(|inner| inner.ours().next().cloned()).unwrap();
         stage.world.enter();

@@ -63,6 +63,7 @@ impl Engine for Fake {
             match inner.scripted(Kind::Prepare, &key) {
                 // Late, so that the other services are on their way.
                 Some(_) => (Duration::from_millis(300), true, None),
+                None if inner.knobs.instant => (Duration::ZERO, panics, None),
                 None => (rng.ms(0, 40), panics, fails.then(|| rng.chance(500))),
             }
         });
