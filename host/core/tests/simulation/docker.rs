@@ -13,7 +13,8 @@ use sandbar_core::runtime::{
 };
 use tokio::sync::mpsc;
 
-use crate::faults::{Course, Kind};
+use crate::engine::PANIC;
+use crate::faults::{Course, Kind, Trouble};
 use crate::world::{Inner, World};
 
 /// See the module.
@@ -48,6 +49,7 @@ impl Docker {
                 return Err(latency);
             }
             let trouble = inner.trouble(&mut rng, kind, key);
+            assert!(trouble != Some(Trouble::Panics), "{PANIC}");
             if let Some(trouble) = trouble {
                 inner.count("trouble with a call");
                 inner.log(|| format!("  {kind:?} of {key}: {trouble:?}"));
