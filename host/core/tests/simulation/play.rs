@@ -161,7 +161,7 @@ impl Stage {
                 Meddle::Vanish | Meddle::Replace => drop(inner.containers.remove(id)),
                 Meddle::Rename => {
                     let aside = format!("aside-{}", &id[56..]);
-                    inner.containers.get_mut(id)?.name = aside;
+                    inner.rename(id, &aside);
                 }
             }
             inner.touch();
