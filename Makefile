@@ -12,7 +12,7 @@ ENGINES := engines/postgres engines/redis engines/mongo
 TEST_ENGINES := tests/engines/fixture
 ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
 
-.PHONY: demo test bench soak setup engines build lint check e2e-newer
+.PHONY: demo test bench soak suites setup engines build lint check e2e-newer
 
 # One selection of packages everywhere: another one has other features, and Cargo would compile wasmtime anew for it.
 demo: setup build
@@ -28,6 +28,11 @@ bench: setup engines
 soak: export SANDBAR_SCHEDULES ?= 100000
 soak: engines
 	cargo test --locked --workspace --test simulation schedules -- --nocapture
+
+# The test suites of SQLAlchemy and Alembic, each against a sandbox.
+suites: setup engines
+	cargo build --locked --workspace
+	@tests/suites/run.sh $(CARGO_TARGET_DIR)/suites $(CARGO_TARGET_DIR)/debug/with-sandbox
 
 setup:
 	@tests/setup.sh
