@@ -40,6 +40,6 @@ suite() {
   fi
 }
 
-suite sqlalchemy "sqlalchemy-$sqlalchemy" test/dialect/test_suite.py test/dialect/postgresql
 suite alembic "alembic-$alembic" --backend-only tests
+suite sqlalchemy "sqlalchemy-$sqlalchemy" test/dialect/test_suite.py test/dialect/postgresql
 exit "$failed"
