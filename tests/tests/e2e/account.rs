@@ -313,13 +313,14 @@ fn a_full_disk_is_an_ordinary_error() {
     let error = (0..1000).find_map(|_| client.batch_execute("insert into kept select generate_series(1, 200)").err());
     assert_eq!(error.expect("the disk ends").code(), Some(&SqlState::DISK_FULL));
     let container = host.container("pg", "dev-1");
-    let checkpoint = "PGPASSWORD=$POSTGRES_PASSWORD psql -XU postgres -c checkpoint";
+    let checkpoint = "PGPASSWORD=$POSTGRES_PASSWORD psql -XU postgres -d sandbox -c checkpoint";
     docker(["exec", "--user", "postgres", &container, "sh", "-c", checkpoint]).unwrap();
     let shown = "{{.State.Running}} {{.State.OOMKilled}} {{.RestartCount}}";
     assert_eq!(docker(["inspect", "--format", shown, &container]).unwrap(), "true false 0");
     // With room again it takes writes again, and it is still the sandbox that the agent was given.
     let tables = (0..24).map(|n| format!("big{n}")).collect::<Vec<_>>().join(", ");
-    client.batch_execute(&format!("drop table {tables}; insert into kept values (8)")).unwrap();
+    client.batch_execute(&format!("drop table {tables}")).unwrap();
+    client.batch_execute("insert into kept values (8)").unwrap();
     assert_eq!(agent.call("request_sandbox", &json!({})).evidence(), answer.evidence());
 }
 
