@@ -4,6 +4,7 @@
 
 mod account;
 mod components;
+mod connections;
 mod crash;
 mod ensure;
 mod features;
@@ -14,6 +15,8 @@ mod janitor;
 mod neighbours;
 mod operator;
 mod recipes;
+mod refusals;
+mod reload;
 mod restart;
 mod sweep;
 mod trouble;

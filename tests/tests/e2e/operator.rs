@@ -70,6 +70,14 @@ fn a_project_is_declared_while_running_and_kept() {
     assert!(answer.error("message").contains("`pgvector`") && answer.error("message").contains("`vector`"));
     let answer = set(&host, json!({ "project": "late", "servces": [] }));
     assert!(answer.error("message").contains("servces"));
+    // The host's files and environment are not the operator's token's to read.
+    for value in [json!({ "file": "/etc/passwd" }), json!({ "env": "TEST_GATE" })] {
+        let answer = set(&host, json!({ "project": "late", "gate_env": { "A": value } }));
+        assert_eq!(answer.code(), "bad_request");
+        assert!(answer.error("message").contains("`gate_env.A`"), "{:#}", answer.body);
+    }
+    let answer = set(&host, json!({ "project": "late", "gate_env": { "A=B": "x" } }));
+    assert!(answer.code() == "bad_request" && answer.error("message").contains("`A=B`"), "{:#}", answer.body);
     // One that is written in the configuration is changed there.
     let answer = set(&host, json!({ "project": "shop", "services": [] }));
     assert_eq!((answer.status, answer.code()), (409, "invalid_state"));
