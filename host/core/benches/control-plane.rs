@@ -144,9 +144,9 @@ async fn hits(stage: &Stage, host: &Host, key: &str, number: usize) -> Vec<Durat
         let agent = rng.pick(&stage.agents);
         let began = Instant::now();
         // As the verb does it.
-        host.registry().renew(agent);
+        host.registry().call_came(agent);
         host.request_sandbox(agent, None, &Extensions::new(), None).await.unwrap();
-        host.registry().renew(agent);
+        host.registry().call_ended(agent);
         all.push(began.elapsed());
     }
     all
