@@ -12,7 +12,7 @@ ENGINES := engines/postgres engines/redis engines/mongo engines/box
 TEST_ENGINES := tests/engines/fixture
 ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
 
-.PHONY: demo test bench soak setup engines build lint check e2e-newer
+.PHONY: demo test bench soak mutants suites setup engines build lint check e2e-newer
 
 # One selection of packages everywhere: another one has other features, and Cargo would compile wasmtime anew for it.
 demo: setup build
@@ -23,11 +23,21 @@ test: setup build lint check
 bench: setup engines
 	cargo build --locked --release --workspace
 	@$(CARGO_TARGET_DIR)/release/bench
+	cargo bench --locked --workspace --bench control-plane
 
 # The core on a simulated runtime: SANDBAR_SCHEDULES says how many schedules, SANDBAR_SEED plays one alone.
 soak: export SANDBAR_SCHEDULES ?= 100000
 soak: engines
 	cargo test --locked --workspace --test simulation schedules -- --nocapture
+
+# Takes one guard of the core after another out and shows which seed or scene of the simulation notices; some minutes.
+mutants:
+	@host/core/tests/simulation/mutants.sh
+
+# The test suites of SQLAlchemy and Alembic, each against a sandbox.
+suites: setup engines
+	cargo build --locked --workspace
+	@tests/suites/run.sh $(CARGO_TARGET_DIR)/suites $(CARGO_TARGET_DIR)/debug/with-sandbox
 
 setup:
 	@tests/setup.sh

@@ -48,6 +48,8 @@ pub struct Options {
     pub engines: PathBuf,
     /// Variables of the host's environment.
     pub env: Vec<(String, String)>,
+    /// Arguments of `ulimit` that it is started under.
+    pub ulimit: Option<&'static str>,
     /// What the host does with its sandboxes when it ends.
     pub keep_on_shutdown: bool,
 }
@@ -66,6 +68,7 @@ impl Default for Options {
             docker: String::new(),
             engines: folder("SANDBAR_ENGINES", "engines"),
             env: Vec::new(),
+            ulimit: None,
             keep_on_shutdown: false,
         }
     }
@@ -230,7 +233,14 @@ impl TestHost {
 
     /// A command that runs `sandbar serve` on its configuration.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(sandbar());
+        let mut command = match self.options.ulimit {
+            Some(limit) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")]).arg(sandbar());
+                shell
+            }
+            None => Command::new(sandbar()),
+        };
         command.arg("serve").arg("--config").arg(self.config());
         command.env("TEST_OPERATOR", OPERATOR).env("TEST_ORCHESTRATOR", ORCHESTRATOR);
         command.env("TEST_OTHER", "other-orchestrator-of-a-test").env("TEST_GATE", "gate-secret");
@@ -311,6 +321,11 @@ impl TestHost {
     fn signal(&self, signal: &str) {
         let pid = self.pid().to_string();
         let _ = Command::new("kill").args([signal, &pid]).status();
+    }
+
+    /// Tells it to look at its engines again.
+    pub fn hang_up(&self) {
+        self.signal("-HUP");
     }
 
     /// Ends it as an operator would, and waits.

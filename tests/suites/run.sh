@@ -22,7 +22,7 @@ if [ "$(cat "$dir/installed" 2>/dev/null)" != "${packages[*]}" ]; then
 fi
 for source in "sqlalchemy-$sqlalchemy" "alembic-$alembic"; do
   [ ! -d "$dir/$source" ] || continue
-  "$venv/bin/pip" download --quiet --no-deps --no-binary :all: --dest "$dir" "${source%-*}==${source##*-}"
+  "$venv/bin/pip" download --quiet --no-deps --no-binary "${source%-*}" --dest "$dir" "${source%-*}==${source##*-}"
   tar -C "$dir" -xf "$dir/$source.tar.gz"
 done
 
@@ -40,6 +40,6 @@ suite() {
   fi
 }
 
-suite sqlalchemy "sqlalchemy-$sqlalchemy" test/dialect/test_suite.py test/dialect/postgresql
 suite alembic "alembic-$alembic" --backend-only tests
+suite sqlalchemy "sqlalchemy-$sqlalchemy" test/dialect/test_suite.py test/dialect/postgresql
 exit "$failed"

@@ -6,8 +6,9 @@ mod tests;
 
 use sandbar_sdk::{Command, Container, Descriptor, Engine, Error, Recipe, Request, export_engine};
 
-/// Waits for its end and for the children that other processes left to it. It ends at once when it is asked to.
-const IDLE: &str = "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait $!; done";
+/// Waits, and has the kernel bury the children that other processes leave to it. It starts none of its own: in a box that is
+/// full of processes it could not, and would take the box down with it.
+const IDLE: &str = "trap '' CHLD; exec sleep 2147483647";
 
 /// The engine.
 pub struct WorkBox;
@@ -27,7 +28,7 @@ impl Engine for WorkBox {
         }
         let folder = request.setting("work-folder")?;
         let container = Container::new(request.setting("image")?)
-            .entrypoint(["sh", "-c", &IDLE.replace('{', "{{").replace('}', "}}")])
+            .entrypoint(["sh", "-c", IDLE])
             .user(request.setting("user")?)
             .env("HOME", folder)
             .work_folder(folder);

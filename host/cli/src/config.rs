@@ -2,11 +2,13 @@
 //! not here is an error that shows its line.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use sandbar_core::error::shown;
 use sandbar_core::name::{AgentName, EngineSlug, Installation, Namespace, ProjectName, ServiceName};
 use sandbar_core::project::{Declared, GateValue};
 use sandbar_core::secret::SecretSource;
@@ -35,7 +37,7 @@ pub(crate) struct Config {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Host {
-    pub(crate) listen: Vec<std::net::SocketAddr>,
+    pub(crate) listen: Vec<Listen>,
     pub(crate) allowed_hosts: Vec<String>,
     pub(crate) namespace: Namespace,
     /// Written only by who wants to keep it when the state directory is lost.
@@ -48,7 +50,7 @@ pub(crate) struct Host {
 impl Default for Host {
     fn default() -> Self {
         Self {
-            listen: vec![([127, 0, 0, 1], 7070).into()],
+            listen: vec![Listen(([127, 0, 0, 1], 7070).into())],
             allowed_hosts: Vec::new(),
             #[expect(clippy::expect_used, reason = "a constant that a test checks")]
             namespace: Namespace::new("sandbar").expect("the default is a namespace"),
@@ -57,6 +59,20 @@ impl Default for Host {
             operator_token: None,
             keep_on_shutdown: true,
         }
+    }
+}
+
+/// An address to listen on. Names are not looked up: what they lead to can change, and is often more than one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listen(pub(crate) SocketAddr);
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(|_| {
+            let text = shown(&text);
+            de::Error::custom(format!("`{text}` is not an IP address and a port, such as \"127.0.0.1:7070\""))
+        })
     }
 }
 
@@ -121,7 +137,7 @@ impl Default for Sandbox {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Plugins {
     pub(crate) dir: PathBuf,
@@ -134,7 +150,7 @@ impl Default for Plugins {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Engine {
     pub(crate) component: Option<PathBuf>,
@@ -148,7 +164,7 @@ pub(crate) struct Engine {
 }
 
 /// What is left out comes from the lock file beside the component.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Grant {
     pub(crate) images: Option<Vec<String>>,
@@ -224,7 +240,7 @@ pub(crate) enum PrivacyMode {
 
 /// Where a secret is: exactly one of the keys.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "{ file = \u{2026} }, { env = \u{2026} } or { sha256 = \u{2026} }")]
 struct Keys {
     file: Option<PathBuf>,
     env: Option<String>,
@@ -310,14 +326,29 @@ impl<'de> Deserialize<'de> for Cpus {
     }
 }
 
+/// The text of a file.
+///
+/// # Errors
+/// With the file.
+pub(crate) fn text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}
+
 impl Config {
-    /// Reads a file. Relative paths in it are meant from its own directory.
+    /// Reads a file.
     ///
     /// # Errors
     /// With the file, line and column of what cannot be read.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        let mut config: Self = toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+        Self::parse(&text(path)?, path)
+    }
+
+    /// Reads the text of a file. Relative paths in it are meant from its own directory.
+    ///
+    /// # Errors
+    /// With the file, line and column of what cannot be read.
+    pub(crate) fn parse(text: &str, path: &Path) -> Result<Self> {
+        let mut config: Self = toml::from_str(text).with_context(|| format!("in {}", path.display()))?;
         let base = std::path::absolute(path)?;
         config.resolve(base.parent().unwrap_or(Path::new("/")));
         Ok(config)
@@ -377,6 +408,10 @@ mod tests {
         assert!(error("[sandbox]\nmemory = \"5x\"").contains("512m"));
         assert!(error("[host]\nnamespace = \"Thirteen Chars\"").contains("namespace"));
         assert!(error("[orchestrators.a]\ntoken = { file = \"a\", env = \"b\" }").contains("exactly one"));
+        assert!(error("[host]\noperator_token = \"abc\"").contains("{ file = … }, { env = … } or { sha256 = … }"));
+        assert!(
+            error("[host]\nlisten = [\"localhost:7171\"]").contains("`localhost:7171` is not an IP address and a port")
+        );
         assert!(error("[projects.p]\nservices = [\"-x\"]").contains("service"));
         assert!(error("[docker]\npublish = \"all\"").contains("loopback"));
         assert!(error("[docker]\npull_stall_secs = 0").contains("nonzero"));

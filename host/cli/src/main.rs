@@ -2,6 +2,7 @@
 
 mod config;
 mod engines;
+mod reload;
 mod serve;
 mod settings;
 mod state;
@@ -17,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 
 /// Throwaway databases for AI coding agents.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "sandbar", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -81,6 +82,7 @@ fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Serve { config } => {
             log();
+            raise_descriptors();
             tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve::serve(&config))
         }
         Command::Sweep { installation, dry_run, config } => tokio::runtime::Builder::new_current_thread()
@@ -95,6 +97,16 @@ fn run(cli: Cli) -> Result<()> {
             }
             Ok(())
         }
+    }
+}
+
+/// Takes as many file descriptors as this process may have: every connection of a caller and to Docker needs one, and the
+/// usual number is from times when `select` could not count further.
+fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, "the number of file descriptors stays as it is");
     }
 }
 

@@ -3,20 +3,24 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use rustix::process::{Resource, getrlimit};
 use sandbar_core::catalog::CatalogHandle;
 use sandbar_core::folders::Folders;
 use sandbar_core::host::Host;
 use sandbar_core::name::Names;
 use sandbar_core::people::People;
+use sandbar_core::runtime::RuntimeError;
+use sandbar_core::store::{Store, StoreError};
 use sandbar_docker::{DockerOptions, DockerRuntime};
 use sandbar_files::LocalFolders;
-use sandbar_server::AllowedHosts;
+use sandbar_server::{AllowedHosts, Bounds};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::config::Config;
+use crate::config::{self, Config, Listen};
+use crate::reload::Reloader;
 use crate::state::StateDir;
 use crate::{engines, settings};
 
@@ -32,13 +36,31 @@ fn folders(config: &Config) -> Result<Arc<dyn Folders>> {
 /// # Errors
 /// For options that can never work.
 pub(crate) fn docker(config: &Config, names: &Names) -> Result<DockerRuntime> {
-    Ok(DockerRuntime::connect(DockerOptions {
+    let connected = DockerRuntime::connect(DockerOptions {
         host: config.docker.host.clone(),
         network: config.docker.network.clone().unwrap_or_else(|| names.network()),
         network_labels: names.base_labels(),
         installation: (names.label("installation"), names.installation().to_owned()),
         pull: config.docker.pull_limits(),
-    })?)
+    });
+    connected.map_err(|e| match e {
+        RuntimeError::Refused(why) => anyhow!("[docker] {why}"),
+        other => other.into(),
+    })
+}
+
+/// Says what can be meant, and often is not.
+fn warn(config: &Config, store: &Store) -> Result<(), StoreError> {
+    if config.engines.is_empty()
+        && let Some(why) = engines::none(&config.plugins.dir)
+    {
+        tracing::warn!("{why}");
+    }
+    let declared: Vec<_> = store.projects()?.into_iter().map(|(name, _)| name).collect();
+    for (orchestrator, project) in settings::undeclared(config, &declared) {
+        tracing::warn!(orchestrator, %project, "an orchestrator's project that nobody has declared; `set_project` can do so later");
+    }
+    Ok(())
 }
 
 /// Serves until a signal says to end.
@@ -46,7 +68,10 @@ pub(crate) fn docker(config: &Config, names: &Names) -> Result<DockerRuntime> {
 /// # Errors
 /// When the host cannot start.
 pub(crate) async fn serve(config_path: &Path) -> Result<()> {
-    let config = Config::read(config_path)?;
+    // From the first moment on: it asks for a reload, and not for the end, which it would mean otherwise.
+    let hangup = signal(SignalKind::hangup())?;
+    let text = config::text(config_path)?;
+    let config = Config::parse(&text, config_path)?;
     let state = StateDir::open(&config.host.state_dir)?;
     let installation = state.installation(config.host.installation.as_ref())?;
     let names = Arc::new(Names::new(config.host.namespace.clone(), installation));
@@ -54,15 +79,19 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     let plugins = sandbar_plugin::Host::new(Some(state.compile_cache()?), sandbar_plugin::Limits::default())?;
     let runtime = Arc::new(docker(&config, &names)?);
 
-    let folders = if sandbar_core::runtime::Runtime::caps(runtime.as_ref()).local { Some(folders(&config)?) } else { None };
+    let folders =
+        if sandbar_core::runtime::Runtime::caps(runtime.as_ref()).local { Some(folders(&config)?) } else { None };
     let store = state.store()?;
     let people = People::new(store.clone(), settings::people(&config)?)?;
-    let catalog = engines::load(&config, &names, &plugins).await;
+    let path = std::path::absolute(config_path)?;
+    let (reloader, catalog) = Reloader::start(path, &text, &config, names.clone(), plugins).await?;
     let settings = settings::settings(&config, names, &catalog)?;
-    let host = Host::new(settings, runtime, CatalogHandle::new(catalog), store, people, folders)?;
+    warn(&config, &store)?;
+    let catalog = CatalogHandle::new(catalog);
+    let host = Host::new(settings, runtime, catalog.clone(), store, people, folders)?;
 
     let mut listeners = Vec::new();
-    for address in &config.host.listen {
+    for Listen(address) in &config.host.listen {
         let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
         listeners.push(listener);
     }
@@ -72,10 +101,12 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     }
     let (down_tx, down) = watch::channel(false);
     let run = tokio::spawn(host.clone().run());
+    let reload = tokio::spawn(reloader.watch(catalog, hangup));
     let server = tokio::spawn(sandbar_server::serve(
         host.clone(),
         listeners,
         AllowedHosts::new(&addresses, &config.host.allowed_hosts),
+        Bounds::for_descriptors(getrlimit(Resource::Nofile).current),
         down,
     ));
     tokio::pin!(server);
@@ -84,13 +115,14 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
-        ended = &mut server => return ended?.context("the server ended"),
+        ended = &mut server => return ended.context("the server failed"),
     }
     tracing::info!("going down");
+    reload.abort();
     // New calls get the retryable guard while the running ones finish; then the doors close.
     host.shut_down().await;
     down_tx.send_replace(true);
-    server.await??;
+    server.await?;
     run.abort();
     drop(state);
     Ok(())

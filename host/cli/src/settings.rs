@@ -11,12 +11,13 @@ use sandbar_core::ensure::Limits;
 use sandbar_core::host::Settings;
 use sandbar_core::image::Image;
 use sandbar_core::janitor::Pace;
-use sandbar_core::name::Names;
+use sandbar_core::name::{Names, ProjectName, ServiceName};
 use sandbar_core::people::{Caller, Configured};
 use sandbar_core::project::Project;
 use sandbar_core::secret::sha256_hex;
 
-use crate::config::{Config, PrivacyMode, Publish, Token};
+use crate::config::{self, Bytes, Config, PrivacyMode, Publish, Token};
+use crate::engines;
 
 /// What could not be accepted, line by line.
 #[derive(Default)]
@@ -66,7 +67,7 @@ fn hash(token: &Token) -> Result<String, String> {
     match token {
         Token::Sha256(hash) => Ok(hash.clone()),
         Token::Source(source) => {
-            let secret = source.read()?;
+            let secret = source.read_token()?;
             let length = secret.reveal().len();
             if length < SHORTEST_TOKEN {
                 return Err(format!("the token in {source} has {length} characters, and needs {SHORTEST_TOKEN}"));
@@ -103,6 +104,9 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
         .ok()
         .filter(|text| !text.is_empty())
         .and_then(|text| problems.note(&names.switch_variable(), switch(&text)));
+    if catalog.services.is_empty() && catalog.broken.is_empty() && !problems.0.is_empty() {
+        problems.0.extend(engines::none(&config.plugins.dir));
+    }
     problems.end()?;
     Ok(Settings {
         enabled: config.sandbox.enabled,
@@ -110,7 +114,7 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
         roles: config.sandbox.roles.iter().cloned().collect(),
         projects,
         limits: Limits {
-            max_live: config.sandbox.max_live.max(1),
+            max_live: config.sandbox.max_live,
             lease: Duration::from_secs(config.janitor.lease_secs),
             publish: config.docker.publish == Publish::Loopback,
             images,
@@ -130,7 +134,7 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             ..Limits::default()
         },
         pace: Pace {
-            every: Duration::from_secs(config.janitor.every_secs.max(1)),
+            every: Duration::from_secs(config.janitor.every_secs),
             grace: Duration::from_secs(config.janitor.grace_secs),
             respawn: Duration::from_secs(config.janitor.respawn_secs),
         },
@@ -162,18 +166,27 @@ const LONGEST_SECS: u64 = 366 * 24 * 3600;
 
 /// Numbers that cannot be meant.
 fn ranges(config: &Config) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut limits = |table: &str, memory: Option<u64>, pids: Option<u32>| {
-        if memory.is_some_and(|m| m < LEAST_MEMORY) {
-            found.push((format!("[{table}] memory"), "a sandbox needs at least 64m".to_owned()));
-        }
-        if pids.is_some_and(|p| p < FEWEST_PIDS) {
-            found.push((format!("[{table}] pids"), format!("a sandbox needs at least {FEWEST_PIDS} processes")));
-        }
-    };
-    limits("sandbox", Some(config.sandbox.memory.0), Some(config.sandbox.pids));
+    let mut found = resources("sandbox", Some(config.sandbox.memory), Some(config.sandbox.pids));
     for (name, engine) in &config.engines {
-        limits(&format!("engines.{name}"), engine.memory.map(|m| m.0), engine.pids);
+        found.extend(engine_ranges(name, engine));
+    }
+    let mut refuse = |key: &str, why: &str| found.push((key.to_owned(), why.to_owned()));
+    if config.host.listen.is_empty() {
+        refuse("[host] listen", "it is empty, and nobody could call; leave it out to listen on 127.0.0.1:7070");
+    }
+    if config.sandbox.max_live == 0 {
+        refuse("[sandbox] max_live", "with 0 no sandbox could be made; to allow none, set `enabled = false`");
+    }
+    if config.sandbox.roles.is_empty() {
+        refuse("[sandbox] roles", "it is empty, and no agent could ask; to allow none, set `enabled = false`");
+    }
+    if config.janitor.every_secs == 0 {
+        refuse("[janitor] every_secs", "it is a number of seconds between two sweeps, at least 1");
+    }
+    for host in &config.host.allowed_hosts {
+        if let Err(why) = sandbar_server::check_host(host) {
+            refuse("[host] allowed_hosts", &why);
+        }
     }
     let janitor = &config.janitor;
     for (key, secs) in [
@@ -193,6 +206,30 @@ fn ranges(config: &Config) -> Vec<(String, String)> {
         found.push(("[docker] network".to_owned(), why));
     }
     found
+}
+
+/// Numbers of an engine's table that cannot be meant.
+pub(crate) fn engine_ranges(name: &ServiceName, engine: &config::Engine) -> Vec<(String, String)> {
+    resources(&format!("engines.{name}"), engine.memory, engine.pids)
+}
+
+fn resources(table: &str, memory: Option<Bytes>, pids: Option<u32>) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    if let Some(Bytes(memory)) = memory.filter(|m| m.0 < LEAST_MEMORY) {
+        let why =
+            format!("it was read as {memory} bytes, and a sandbox needs at least 64m; write the unit, as in \"512m\"");
+        found.push((format!("[{table}] memory"), why));
+    }
+    if pids.is_some_and(|p| p < FEWEST_PIDS) {
+        found.push((format!("[{table}] pids"), format!("a sandbox needs at least {FEWEST_PIDS} processes")));
+    }
+    found
+}
+
+/// The projects that orchestrators may name and nobody declared, as (orchestrator, project). They may be declared later.
+pub(crate) fn undeclared<'a>(config: &'a Config, declared: &[ProjectName]) -> Vec<(&'a str, &'a ProjectName)> {
+    let all = config.orchestrators.iter().flat_map(|(name, o)| o.projects.iter().map(move |p| (name.as_str(), p)));
+    all.filter(|(_, p)| !config.projects.contains_key(*p) && !declared.contains(p)).collect()
 }
 
 fn switch(text: &str) -> Result<bool, String> {

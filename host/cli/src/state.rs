@@ -1,17 +1,25 @@
 //! The state directory: opened once, held by one process, readable by nobody else.
 
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, OpenOptions};
+use cap_std::fs::{Dir, MetadataExt, OpenOptions};
+use sandbar_core::error::shown;
 use sandbar_core::name::Installation;
 use sandbar_core::secret::random_hex;
 use sandbar_core::store::Store;
+
+/// The file that is locked.
+const LOCK: &str = "lock";
+/// The file that has the installation's id.
+const ID_FILE: &str = "installation";
+/// The file of [`Store`].
+const STATE_FILE: &str = "state.sqlite";
 
 /// A state directory that this process holds until it ends.
 pub(crate) struct StateDir {
@@ -30,11 +38,13 @@ impl StateDir {
         std::fs::create_dir_all(path).with_context(|| format!("making the state directory {}", path.display()))?;
         let dir = Dir::open_ambient_dir(path, ambient_authority())
             .with_context(|| format!("opening the state directory {}", path.display()))?;
+        check(&dir).map_err(|why| anyhow!("`[host] state_dir`: {} {why}", path.display()))?;
         // Through the handle, so that it is this directory whatever the path means by now.
         dir.set_permissions(".", cap_std::fs::Permissions::from_std(std::fs::Permissions::from_mode(0o700)))
             .with_context(|| format!("making {} private", path.display()))?;
         let mut options = OpenOptions::new();
-        let mut lock = dir.open_with("lock", options.read(true).write(true).create(true))?.into_std();
+        let lock = dir.open_with(LOCK, options.read(true).write(true).create(true));
+        let mut lock = lock.with_context(|| format!("opening {}", path.join(LOCK).display()))?.into_std();
         match lock.try_lock() {
             Ok(()) => {}
             Err(std::fs::TryLockError::WouldBlock) => {
@@ -46,15 +56,16 @@ impl StateDir {
                 return Err(e).with_context(|| format!("locking the state directory {}", path.display()));
             }
         }
-        lock.set_len(0)?;
-        lock.rewind()?;
-        writeln!(lock, "process {}", std::process::id())?;
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| writeln!(lock, "process {}", std::process::id()))
+            .with_context(|| format!("writing {}", path.join(LOCK).display()))?;
         Ok(Self { path: path.to_owned(), dir, _lock: lock })
     }
 
     /// Whether a state directory that somebody else holds is this installation's.
     pub(crate) fn belongs_to(path: &Path, configured: Option<&Installation>, installation: &Installation) -> bool {
-        let found = || Installation::new(std::fs::read_to_string(path.join("installation")).ok()?.trim()).ok();
+        let found = || Installation::new(std::fs::read_to_string(path.join(ID_FILE)).ok()?.trim()).ok();
         configured.cloned().or_else(found).as_ref() == Some(installation)
     }
 
@@ -66,22 +77,30 @@ impl StateDir {
         if let Some(configured) = configured {
             return Ok(configured.clone());
         }
-        const FILE: &str = "installation";
-        match self.dir.read_to_string(FILE) {
+        match self.dir.read_to_string(ID_FILE) {
             Ok(text) => Installation::new(text.trim()).with_context(|| {
                 format!(
                     "{} holds no installation id; restore it, or set `[host] installation`",
-                    self.path.join(FILE).display()
+                    self.path.join(ID_FILE).display()
                 )
             }),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                if self.dir.exists(STATE_FILE) {
+                    bail!(
+                        "{} is missing, and the state beside it belongs to an installation: restore it, or set \
+                         `[host] installation` (the label `<namespace>.installation` of its containers has the id)",
+                        self.path.join(ID_FILE).display()
+                    );
+                }
                 let id = random_hex(8);
                 // In one step: half an id would be another installation's.
-                self.dir.write("installation.new", format!("{id}\n"))?;
-                self.dir.rename("installation.new", &self.dir, FILE)?;
+                let written = self.dir.write("installation.new", format!("{id}\n"));
+                written
+                    .and_then(|()| self.dir.rename("installation.new", &self.dir, ID_FILE))
+                    .with_context(|| format!("writing {}", self.path.join(ID_FILE).display()))?;
                 Ok(Installation::new(id)?)
             }
-            Err(e) => Err(e).with_context(|| format!("reading {}", self.path.join(FILE).display())),
+            Err(e) => Err(e).with_context(|| format!("reading {}", self.path.join(ID_FILE).display())),
         }
     }
 
@@ -91,10 +110,8 @@ impl StateDir {
     /// When it cannot be used.
     pub(crate) fn store(&self) -> Result<Arc<Store>> {
         // SQLite opens files by path only; this path goes through the handle.
-        let path = self.through_handle("state.sqlite");
-        Ok(Arc::new(
-            Store::open(&path).with_context(|| format!("opening {}", self.path.join("state.sqlite").display()))?,
-        ))
+        let path = self.through_handle(STATE_FILE);
+        Ok(Arc::new(Store::open(&path).with_context(|| self.path.join(STATE_FILE).display().to_string())?))
     }
 
     /// Where compiled engines are kept.
@@ -116,6 +133,29 @@ impl StateDir {
     }
 }
 
+/// Whether a directory may become, or is, a state directory: it is made private, and what is in it is trusted.
+fn check(dir: &Dir) -> Result<(), String> {
+    let failed = |e: std::io::Error| format!("cannot be looked at: {e}");
+    let (owner, me) = (dir.dir_metadata().map_err(failed)?.uid(), rustix::process::geteuid().as_raw());
+    if owner != me {
+        return Err(format!("belongs to the user {owner}, and this host runs as {me}"));
+    }
+    if [LOCK, ID_FILE, STATE_FILE].iter().any(|name| dir.exists(name)) {
+        return Ok(());
+    }
+    for entry in dir.entries().map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        // The root of a file system of its own has this.
+        if name != "lost+found" {
+            return Err(format!(
+                "is not empty and no state directory (it has `{}`): name one of its own, which is made when it is missing",
+                shown(&name.to_string_lossy())
+            ));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +173,42 @@ mod tests {
         drop(first);
         assert!(path.join("state.sqlite").exists());
         assert_eq!(StateDir::open(&path).unwrap().installation(None).unwrap(), id);
+    }
+
+    #[test]
+    fn a_directory_of_somebody_else_is_left_as_it_is() {
+        let parent = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        std::fs::set_permissions(parent.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(parent.path().join("letter.txt"), "").unwrap();
+        let error = format!("{:#}", StateDir::open(parent.path()).err().unwrap());
+        assert!(error.contains("`letter.txt`") && error.contains("[host] state_dir"), "{error}");
+        assert_eq!(mode(parent.path()), 0o755);
+        assert!(!parent.path().join("lock").exists());
+        // What is one already may have more in it, and so may the root of a file system.
+        std::fs::rename(parent.path().join("letter.txt"), parent.path().join("lost+found")).unwrap();
+        drop(StateDir::open(parent.path()).unwrap());
+        std::fs::write(parent.path().join("letter.txt"), "").unwrap();
+        drop(StateDir::open(parent.path()).unwrap());
+        assert_eq!(mode(parent.path()), 0o700);
+        // Only root can give a directory away.
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(parent.path(), Some(12_345), None).unwrap();
+            let error = format!("{:#}", StateDir::open(parent.path()).err().unwrap());
+            assert!(error.contains("12345"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_was_lost_is_not_replaced() {
+        let parent = tempfile::tempdir().unwrap();
+        let state = StateDir::open(parent.path()).unwrap();
+        let id = state.installation(None).unwrap();
+        drop(state.store().unwrap());
+        std::fs::remove_file(parent.path().join("installation")).unwrap();
+        let error = state.installation(None).unwrap_err().to_string();
+        assert!(error.contains("installation is missing") && error.contains("[host] installation"), "{error}");
+        assert_eq!(state.installation(Some(&id)).unwrap(), id);
     }
 
     #[test]

@@ -395,7 +395,9 @@ fn told(e: FolderError) -> Error {
     let message = e.to_string();
     match e {
         FolderError::NotFound(_) => Error::new(Code::NotFound, message, "list the files to see what there is"),
-        FolderError::Outside(_) | FolderError::BadPath(_) | FolderError::Kind { .. } => Error::bad_request(format!("`path`: {message}")),
+        FolderError::Outside(_) | FolderError::BadPath(_) | FolderError::Kind { .. } => {
+            Error::bad_request(format!("`path`: {message}"))
+        }
         FolderError::Busy(_) => Error::retry(Code::InvalidState, 1, message, "call again when it stands still"),
         FolderError::TooLarge { .. } => Error::new(Code::TooLarge, message, "make it smaller, or split it"),
         FolderError::Full => Error::new(Code::InvalidState, message, "remove files, or tell the operator"),

@@ -134,7 +134,8 @@ impl Service {
     }
 }
 
-/// An engine that is configured or present and does not serve.
+/// An engine that is configured or present and does not serve. Where a service of its name serves nevertheless, that is
+/// an earlier one, which goes on because this could not take its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken {
     /// The service's name, or the file's where it has none.
@@ -150,7 +151,7 @@ pub struct Broken {
 pub struct Catalog {
     /// Those that serve.
     pub services: BTreeMap<ServiceName, Arc<Service>>,
-    /// Those that do not.
+    /// Those that do not, or not as they are now.
     pub broken: Vec<Broken>,
 }
 

@@ -119,10 +119,52 @@ impl Error {
     }
 }
 
+/// How much of a name that somebody sent is said back.
+const SHOWN_NAME: usize = 64;
+
+/// Foreign text as it is said back: at most `most` characters, the middle left out where it is longer, and nothing in it
+/// that a terminal would obey or nobody could see.
+pub fn bounded(text: &str, most: usize) -> String {
+    let long = text.chars().nth(most).is_some();
+    // Of a long text the beginning tells most, and the end what was expected instead.
+    let head: String = text.chars().take(if long { most - most / 3 } else { most }).collect();
+    let mut tail: Vec<char> = text.chars().rev().take(if long { most / 3 } else { 0 }).collect();
+    tail.reverse();
+    let middle = if long { "\u{2026}" } else { "" };
+    let whole = head.chars().chain(middle.chars()).chain(tail);
+    let mut shown = String::new();
+    for c in whole {
+        // Quotation marks harm nobody, and escaped ones are hard to read.
+        if "'\"\\".contains(c) { shown.push(c) } else { shown.extend(c.escape_debug()) }
+    }
+    shown
+}
+
+/// A name that somebody sent, as it is said back.
+pub fn shown(name: &str) -> String {
+    bounded(name, SHOWN_NAME)
+}
+
 /// A list of names for a sentence.
 pub fn listed<S: AsRef<str>>(names: &[S]) -> String {
     match names {
         [] => "none".to_owned(),
         names => names.iter().map(|n| format!("`{}`", n.as_ref())).collect::<Vec<_>>().join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_back_is_bounded_and_plain() {
+        assert_eq!(shown("redis"), "redis");
+        assert_eq!(shown("a\u{1b}[31m\"b\"\u{202e}"), "a\\u{1b}[31m\"b\"\\u{202e}");
+        let exact = "é".repeat(SHOWN_NAME);
+        assert_eq!(shown(&exact), exact);
+        let long = shown(&format!("begin{}end", "é".repeat(60_000)));
+        assert_eq!(long.chars().count(), SHOWN_NAME + 1);
+        assert!(long.starts_with("begin") && long.ends_with("end") && long.contains('…'), "{long}");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::catalog::Catalog;
 use crate::ensure::unavailable;
-use crate::error::{Code, Error, listed};
+use crate::error::{Code, Error, listed, shown};
 use crate::health::Health;
 use crate::name::ServiceName;
 use crate::people::Work;
@@ -114,7 +114,7 @@ fn services_are_opted_in(ask: &Ask<'_>) -> Result<(), Error> {
         return Ok(());
     };
     let names: Vec<_> = set.iter().map(ServiceName::as_str).collect();
-    let message = format!("the project did not opt in to the service `{}`", other.escape_debug());
+    let message = format!("the project did not opt in to the service `{}`", shown(other));
     Err(refuse(message, format!("ask for {}, or leave `services` out to get all of them", listed(&names)))
         .allowing(names))
 }
@@ -124,15 +124,14 @@ fn extensions_are_allowed(ask: &Ask<'_>) -> Result<(), Error> {
     for (name, features) in ask.extensions {
         let Some(service) = set.iter().find(|s| s.as_str() == name) else {
             let allowed = all_extensions(ask);
-            let message =
-                format!("extensions were asked of `{}`, which the project did not opt in to", name.escape_debug());
+            let message = format!("extensions were asked of `{}`, which the project did not opt in to", shown(name));
             return Err(refuse(message, format!("the allowed extensions are {}", listed(&allowed))).allowing(allowed));
         };
         // Without an engine there is no allowlist; that is told further down.
         let Some(engine) = ask.catalog.services.get(service) else { continue };
         let allowed = engine.features();
         if let Some(other) = features.iter().find(|f| !allowed.contains(f)) {
-            let message = format!("`{}` is not an extension that `{service}` may activate", other.escape_debug());
+            let message = format!("`{}` is not an extension that `{service}` may activate", shown(other));
             return Err(refuse(message, format!("the allowed ones are {}", listed(&allowed))).allowing(allowed));
         }
     }

@@ -24,7 +24,6 @@ use crate::recover::recover;
 use crate::registry::{Listener, Registry};
 use crate::runtime::{Event, Runtime};
 use crate::sandbox::{Live, Want, evidence};
-use crate::secret::SecretSource;
 use crate::store::{Store, StoreError};
 
 /// A call may take the pull's deadline, the slowest readiness deadline of its services, and this much more.
@@ -331,14 +330,6 @@ impl Host {
         if self.configured.contains(&name) {
             let message = format!("the project `{name}` is written in the configuration");
             return Err(Error::new(Code::InvalidState, message, format!("change the table [projects.{name}] there")));
-        }
-        for (variable, value) in &declared.gate_env {
-            // A path of the configuration is relative to its file; here there is none.
-            if let GateValue::Secret(SecretSource::File(path)) = value
-                && !path.is_absolute()
-            {
-                return Err(Error::bad_request(format!("`gate_env.{variable}`: the path of the file is not absolute")));
-            }
         }
         let project =
             Project::declare(name.clone(), declared.clone(), &self.catalog.current()).map_err(|problems| {

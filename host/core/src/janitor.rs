@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::crash;
 use crate::departed;
-use crate::kept::SLEEP_GRACE;
+use crate::kept::sleep_grace;
 use crate::name::{Kind, Names};
 use crate::plan::label;
 use crate::registry::Registry;
@@ -103,18 +103,18 @@ impl Janitor {
             if !stale || !self.names.are_ours(&unit.labels) {
                 continue;
             }
+            let folder = unit.labels.get(&self.names.label(label::FOLDER)).map(String::as_str);
             if let Kind::Keyed { retained: true, .. } = self.names.read(&unit.name) {
                 // Nothing retained goes because nobody owns it; at most it sleeps.
                 if unit.state == UnitState::Running {
                     tracing::warn!(container = unit.name, "nobody uses it: put to sleep");
-                    if let Err(e) = self.runtime.suspend(&unit.id, SLEEP_GRACE).await {
+                    if let Err(e) = self.runtime.suspend(&unit.id, sleep_grace(folder.is_some())).await {
                         tracing::warn!(container = unit.name, error = %e, "it does not go to sleep");
                     }
                 }
             } else {
                 tracing::warn!(container = unit.name, "nobody owns it: removed");
                 crash::here("sweep decided");
-                let folder = unit.labels.get(&self.names.label(label::FOLDER)).map(String::as_str);
                 self.registry.leaving().let_go(&unit.id, folder).await;
             }
         }

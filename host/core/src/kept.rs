@@ -25,8 +25,10 @@ use crate::sandbox::{Live, Serving, Want};
 use crate::secret::Secret;
 use crate::store::KeptRow;
 
-/// What a container that goes to sleep has to end by itself.
-pub(crate) const SLEEP_GRACE: Duration = Duration::from_secs(5);
+/// What a container that goes to sleep has to end by itself. A box has nothing to end.
+pub(crate) fn sleep_grace(unit_has_folder: bool) -> Duration {
+    if unit_has_folder { Duration::ZERO } else { Duration::from_secs(5) }
+}
 
 /// How a container that exists is taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +119,8 @@ impl Ensure {
             features.extend(had);
             self.count_remake(entry)?;
             // Two containers must never have the same data at once.
-            self.runtime.suspend(&unit.id, SLEEP_GRACE).await.map_err(|e| self.noted(&e))?;
+            let grace = sleep_grace(service.work_folder.is_some());
+            self.runtime.suspend(&unit.id, grace).await.map_err(|e| self.noted(&e))?;
             self.leaving.let_go(&unit.id, None).await;
         }
         let row = self.row(owner, keyed, &service, &features, want.superuser).await?;
@@ -185,7 +188,10 @@ impl Ensure {
 
     /// Puts a container to sleep. One that cannot be now is seen to by the sweep.
     pub(crate) async fn sleep(&self, owner: &Owner, id: &str) {
-        match self.runtime.suspend(id, SLEEP_GRACE).await {
+        let services = self.catalog.current();
+        let service = owner.keyed.as_ref().and_then(|k| services.services.get(&k.service));
+        let grace = sleep_grace(service.is_some_and(|s| s.work_folder.is_some()));
+        match self.runtime.suspend(id, grace).await {
             Ok(()) | Err(RuntimeError::NotFound(_)) => {}
             Err(e) => tracing::warn!(%owner, error = %e, "it does not go to sleep; the sweep will see to it"),
         }

@@ -20,7 +20,7 @@ fn is_slug(s: &str, max: usize) -> bool {
 
 /// A word that was not what its kind of name must be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not {kind}: it must match {pattern}", .given.escape_debug())]
+#[error("`{given}` is not {kind}: it must match {pattern}")]
 pub struct BadName {
     given: String,
     kind: &'static str,
@@ -45,7 +45,7 @@ macro_rules! name {
                 if check(s) {
                     Ok(Self(s.into()))
                 } else {
-                    let given = s.chars().take(80).collect();
+                    let given = crate::error::shown(s);
                     Err(BadName { given, kind: $kind, pattern: $pattern })
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::Catalog;
-use crate::error::listed;
+use crate::error::{listed, shown};
 use crate::name::{ProjectName, ServiceName};
 use crate::secret::SecretSource;
 
@@ -92,7 +92,7 @@ impl Project {
                 for other in features.iter().filter(|f| !allowed.contains(f)) {
                     let why = format!(
                         "`{}` is not an extension of `{service}`; the allowed ones are {}",
-                        other.escape_debug(),
+                        shown(other),
                         listed(&allowed)
                     );
                     problems.push((at.clone(), why));
@@ -100,6 +100,15 @@ impl Project {
             }
             if !features.is_empty() {
                 extensions.insert(service, features);
+            }
+        }
+        for (variable, value) in &gate_env {
+            if !is_variable(variable) {
+                let why =
+                    format!("`{}` is no name of a variable: it must match [A-Za-z_][A-Za-z0-9_]*", shown(variable));
+                problems.push(("gate_env".to_owned(), why));
+            } else if matches!(value, GateValue::Plain(text) if text.contains('\0')) {
+                problems.push((format!("gate_env.{variable}"), "a value has no NUL in it".to_owned()));
             }
         }
         for service in &retained {
@@ -112,5 +121,32 @@ impl Project {
         }
         let retained = retained.into_iter().collect();
         Ok(Self { name, services, extensions, retained, superuser, box_network, gate_env })
+    }
+}
+
+/// Whether an environment can have a variable of this name that a shell can read.
+fn is_variable(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_have_names_and_values_that_an_environment_takes() {
+        let declare = |name: &str, value: &str| {
+            let gate_env = [(name.to_owned(), GateValue::Plain(value.to_owned()))].into();
+            let declared = Declared { gate_env, ..Declared::default() };
+            Project::declare(ProjectName::new("shop").unwrap(), declared, &Catalog::default())
+        };
+        for good in ["A", "_", "DATABASE_URL", "a1"] {
+            assert!(declare(good, "any text = fine\n").is_ok(), "{good}");
+        }
+        for bad in ["", "1A", "A=B", "A B", "A-B", "É", "A\0"] {
+            assert_eq!(declare(bad, "x").unwrap_err()[0].0, "gate_env", "{bad}");
+        }
+        assert_eq!(declare("A", "x\0y").unwrap_err()[0].0, "gate_env.A");
     }
 }

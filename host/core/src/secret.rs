@@ -61,7 +61,7 @@ pub fn sha256_hex(data: impl AsRef<[u8]>) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecretSource {
-    /// The content of a file, without white space at its end.
+    /// The content of a file, without white space around it.
     File(PathBuf),
     /// An environment variable of this process.
     Env(String),
@@ -81,8 +81,35 @@ impl SecretSource {
                 std::env::var(name).map_err(|_| format!("the environment variable {name} is not set to text"))?
             }
         };
-        let value = value.trim_end();
-        if value.is_empty() { Err(format!("{self} is empty")) } else { Ok(Secret::new(value)) }
+        // Editors of some systems write a mark at the beginning of a file.
+        let value = value.trim_start_matches('\u{feff}').trim();
+        if value.is_empty() {
+            return Err(format!("{self} is empty"));
+        }
+        if value.contains('\0') {
+            return Err(format!("{self} has a NUL in it"));
+        }
+        Ok(Secret::new(value))
+    }
+
+    /// Reads a bearer token, which has to fit in a header.
+    ///
+    /// # Errors
+    /// One line that names the source and never its content.
+    pub fn read_token(&self) -> Result<Secret, String> {
+        let token = self.read()?;
+        let found =
+            |what: &str| Err(format!("{self} has {what} within the token: it holds one token and nothing else"));
+        if token.reveal().contains(char::is_whitespace) {
+            return found("white space");
+        }
+        if token.reveal().contains(char::is_control) {
+            return found("a control character");
+        }
+        if !token.reveal().is_ascii() {
+            return found("a character that is not ASCII");
+        }
+        Ok(token)
     }
 }
 
@@ -138,6 +165,31 @@ mod tests {
         assert!(a.reveal().bytes().all(|b| b.is_ascii_hexdigit()));
         assert_ne!(a, b);
         assert_eq!(format!("{a:?}"), "***");
+    }
+
+    #[test]
+    fn a_token_is_one_word_without_what_stands_around_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = SecretSource::File(dir.path().join("a.token"));
+        let read = |bytes: &[u8]| {
+            std::fs::write(dir.path().join("a.token"), bytes).unwrap();
+            source.read_token().map(|t| t.reveal().to_owned())
+        };
+        for good in ["abc", "abc\n", " \t\r\nabc\r\n\n", "\u{feff}abc\r\n"] {
+            assert_eq!(read(good.as_bytes()).unwrap(), "abc", "{good:?}");
+        }
+        for (bad, why) in [
+            (&b"abc def"[..], "white space"),
+            (b"abc\ndef", "white space"),
+            (b"abc\0def", "NUL"),
+            (b"abc\x1bdef", "control"),
+            ("abcé".as_bytes(), "ASCII"),
+            (b" \n", "empty"),
+            (b"abc\xff", "UTF-8"),
+        ] {
+            let said = read(bad).unwrap_err();
+            assert!(said.contains(why) && said.contains("a.token") && !said.contains("abc"), "{said}");
+        }
     }
 
     #[test]

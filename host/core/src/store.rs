@@ -16,12 +16,35 @@ use crate::secret::Secret;
 /// A failure of the state file. The caller sees an internal error; the log has this.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// SQLite's own words.
+    /// SQLite's own words. (Not as a source too, which would say them twice.)
     #[error("the state file: {0}")]
-    Sqlite(#[from] rusqlite::Error),
+    Sqlite(rusqlite::Error),
+    /// Its bytes are not those of a database.
+    #[error(
+        "the state file is damaged ({0}). Restore it, or move `state.sqlite` and the files beside it whose names begin \
+         so away, and start again: agents that were registered while a host ran, all work, and what the operator set by \
+         verbs are lost then, and sandboxes are given up"
+    )]
+    Damaged(rusqlite::Error),
+    /// There is no room for it.
+    #[error("the disk that the state file is on is full: make room there")]
+    Full,
     /// It was written by a later version.
     #[error("the state file has version {0}, and this host knows versions up to {VERSION}; run a later host")]
     TooNew(i64),
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(e: rusqlite::Error) -> Self {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, DiskFull, NotADatabase};
+        /// SQLite's word for no room in the file that readers share, which is no `DiskFull` to it.
+        const SHARED_FILE_SIZE: i32 = 4874;
+        match e.sqlite_error() {
+            Some(cause) if matches!(cause.code, DatabaseCorrupt | NotADatabase) => Self::Damaged(e),
+            Some(cause) if cause.code == DiskFull || cause.extended_code == SHARED_FILE_SIZE => Self::Full,
+            _ => Self::Sqlite(e),
+        }
+    }
 }
 
 /// Version of the schema, kept in `user_version`.
@@ -559,6 +582,27 @@ mod tests {
         );
         store.remove_kept("k1", &rows[0].service).unwrap();
         assert_eq!(store.kept().unwrap(), rows[1..]);
+    }
+
+    #[test]
+    fn a_damaged_file_is_told_from_others_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.sqlite");
+        let noise = "no database at all ".repeat(1000);
+        std::fs::write(&path, &noise).unwrap();
+        let error = Store::open(&path).err().unwrap();
+        assert!(matches!(error, StoreError::Damaged(_)), "{error}");
+        assert!(std::error::Error::source(&error).is_none(), "its cause is in the message already");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), noise);
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_others() {
+        let store = Store::memory().unwrap();
+        store.db().pragma_update(None, "max_page_count", 1).unwrap();
+        let agent = |n: u32| AgentName::new(format!("a{n}")).unwrap();
+        let error = (0..10_000).find_map(|n| store.add_agent(&agent(n), "developer", &n.to_string(), "main").err());
+        assert!(matches!(error, Some(StoreError::Full)), "{error:?}");
     }
 
     #[test]

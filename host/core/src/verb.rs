@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::body::{Plain, Unique, read};
 use crate::boxes::{self, Artifact, Run};
-use crate::error::{Code, Error, listed};
+use crate::error::{Code, Error, listed, shown};
 use crate::folders::Content;
 use crate::host::Host;
 use crate::name::{AgentName, ProjectName, ServiceName};
@@ -100,7 +101,7 @@ pub struct Reply {
 pub fn find(host: &Host, name: &str, caller: &Caller) -> Result<&'static Verb, Error> {
     let Some(verb) = VERBS.iter().find(|v| v.name == name) else {
         let names: Vec<_> = VERBS.iter().map(|v| v.name).collect();
-        let message = format!("there is no verb `{}`", name.chars().take(64).collect::<String>().escape_debug());
+        let message = format!("there is no verb `{}`", shown(name));
         return Err(Error::new(Code::NotFound, message, format!("the verbs are {}", listed(&names))).allowing(names));
     };
     if !verb.callers.contains(&caller.kind()) {
@@ -124,7 +125,7 @@ struct Nothing {}
 struct RequestSandbox {
     services: Option<Vec<String>>,
     #[serde(default)]
-    extensions: Option<BTreeMap<String, Vec<String>>>,
+    extensions: Option<Unique<String, Vec<String>>>,
     #[serde(default)]
     explain: bool,
 }
@@ -137,7 +138,7 @@ struct RunCommand {
     argv: Option<Vec<String>>,
     command: Option<String>,
     #[serde(default)]
-    env: BTreeMap<String, String>,
+    env: Unique<String, String>,
     #[serde(default)]
     stdin: String,
     folder: Option<String>,
@@ -158,7 +159,7 @@ impl RunCommand {
         if deadline.is_zero() || deadline > longest {
             return Err(Error::bad_request(format!("`deadline_secs`: it is from 1 to {}", longest.as_secs())));
         }
-        Ok(Run { service, argv, env, stdin: stdin.into_bytes(), folder, deadline })
+        Ok(Run { service, argv, env: env.0, stdin: stdin.into_bytes(), folder, deadline })
     }
 }
 
@@ -230,16 +231,22 @@ struct AgentAndProject {
     project: ProjectName,
 }
 
+/// How work can end.
+const OUTCOMES: [&str; 6] = ["done", "unclaim", "idle", "pass_review", "fail_review", "documented"];
+
 /// How work ended.
-#[derive(Debug, Clone, Copy, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Outcome {
-    Done,
-    Unclaim,
-    Idle,
-    PassReview,
-    FailReview,
-    Documented,
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Outcome(String);
+
+impl TryFrom<String> for Outcome {
+    type Error = String;
+    fn try_from(given: String) -> Result<Self, String> {
+        if OUTCOMES.contains(&given.as_str()) {
+            return Ok(Self(given));
+        }
+        Err(format!("`{}` is no outcome; there is {}", shown(&given), listed(&OUTCOMES)))
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -269,28 +276,16 @@ struct SetProject {
     #[serde(default)]
     services: Vec<ServiceName>,
     #[serde(default)]
-    extensions: BTreeMap<ServiceName, Vec<String>>,
+    extensions: Unique<ServiceName, Vec<String>>,
     #[serde(default)]
     retained: Vec<ServiceName>,
     #[serde(default)]
     superuser: bool,
+    /// Written out: whoever may call a verb may not for that read the host's files and environment.
     #[serde(default)]
     box_network: bool,
     #[serde(default)]
-    gate_env: BTreeMap<String, GateValue>,
-}
-
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
-    // A verb may be called with no body at all where it takes nothing or only what may be left out.
-    let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
-    let mut reader = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
-        let at = e.path().to_string();
-        let at = if at == "." { String::new() } else { format!("`{at}`: ") };
-        Error::bad_request(format!("{at}{}", e.inner()))
-    })?;
-    reader.end().map_err(|e| Error::bad_request(e.to_string()))?;
-    Ok(value)
+    gate_env: Unique<String, Plain>,
 }
 
 /// Carries a verb out. The caller must be one that [`find`] let through.
@@ -333,7 +328,7 @@ async fn agent_verb(
             if services.as_ref().is_some_and(BTreeSet::is_empty) {
                 return Err(Error::bad_request("`services` is empty: name some, or leave it out to get all"));
             }
-            let extensions = args.extensions.unwrap_or_default();
+            let Unique(extensions) = args.extensions.unwrap_or_default();
             let extensions = extensions.into_iter().map(|(s, f)| (s, f.into_iter().collect())).collect();
             if args.explain {
                 host.explain(agent, services.as_ref(), &extensions).await
@@ -453,9 +448,8 @@ async fn orchestrator_verb(
             Ok(json!({ "agent": agent, "project": project }))
         }
         "end_work" => {
-            let EndWork { agent, outcome } = read(body)?;
-            let why = json!(outcome);
-            let ended = host.end_work(projects, &agent, why.as_str().unwrap_or_default()).await?;
+            let EndWork { agent, outcome: Outcome(why) } = read(body)?;
+            let ended = host.end_work(projects, &agent, &why).await?;
             Ok(json!({ "agent": agent, "ended": ended }))
         }
         "agent_gone" => {
@@ -494,7 +488,9 @@ async fn operator_verb(host: &Host, verb: &Verb, body: &[u8]) -> Result<Value, E
         }
         "set_project" => {
             let SetProject { project, services, extensions, retained, superuser, box_network, gate_env } = read(body)?;
-            let declared = Declared { services, extensions, retained, superuser, box_network, gate_env };
+            let gate_env: BTreeMap<_, _> =
+                gate_env.0.into_iter().map(|(k, Plain(v))| (k, GateValue::Plain(v))).collect();
+            let declared = Declared { services, extensions: extensions.0, retained, superuser, box_network, gate_env };
             let project = host.set_project(project, declared)?;
             Ok(json!({
                 "project": project.name,
@@ -522,5 +518,106 @@ async fn operator_verb(host: &Host, verb: &Verb, body: &[u8]) -> Result<Value, E
             Ok(json!({ "agent": agent }))
         }
         _ => Err(Error::internal()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Why a body is not what a verb takes.
+    fn refused<T: serde::de::DeserializeOwned>(body: &str) -> String {
+        match read::<T>(body.as_bytes()) {
+            Ok(_) => panic!("it was read: {body}"),
+            Err(e) => e.message,
+        }
+    }
+
+    #[test]
+    fn messages_speak_of_fields_and_not_of_the_host_s_types() {
+        // Whatever is sent, in place of the body and of each field.
+        let wrong =
+            ["1", "\"x\"", "null", "true", "[]", "[1]", "[[\"a\"],null,true]", "{\"x\":1}", "{\"\":null}", "1e400"];
+        let fields = [
+            "services",
+            "extensions",
+            "explain",
+            "agent",
+            "role",
+            "project",
+            "outcome",
+            "enabled",
+            "superuser",
+            "gate_env",
+        ];
+        let mut said = Vec::new();
+        for value in wrong {
+            let whole = value.to_owned();
+            let bodies = fields.iter().map(|f| format!("{{\"{f}\":{value}}}")).chain([whole]);
+            for body in bodies {
+                let body = body.as_bytes();
+                said.extend(read::<Nothing>(body).err());
+                said.extend(read::<RequestSandbox>(body).err());
+                said.extend(read::<RegisterAgent>(body).err());
+                said.extend(read::<AgentAndProject>(body).err());
+                said.extend(read::<EndWork>(body).err());
+                said.extend(read::<OneAgent>(body).err());
+                said.extend(read::<SetSwitch>(body).err());
+                said.extend(read::<SetProject>(body).err());
+            }
+        }
+        assert!(said.len() > 500, "{}", said.len());
+        for Error { message, .. } in said {
+            for word in
+                ["struct", "enum", "newtype", "tuple", "Nothing", "Sandbox", "Agent", "Work", "Set", "`?`", ".?"]
+            {
+                assert!(!message.contains(word), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_object_is_taken_and_nothing_by_position() {
+        assert!(refused::<RequestSandbox>(r#"[["redis"],null,true]"#).contains("JSON object"));
+        assert!(refused::<Nothing>("[]").contains("JSON object"));
+        assert!(read::<Nothing>(b"").is_ok() && read::<Nothing>(b" {} ").is_ok());
+        let outcome = refused::<EndWork>(r#"{"agent": "a", "outcome": {"done": null}}"#);
+        assert!(outcome.starts_with("`outcome`: "), "{outcome}");
+        let outcome = refused::<EndWork>(r#"{"agent": "a", "outcome": "gone"}"#);
+        assert!(outcome.contains("`gone`") && outcome.contains("`pass_review`"), "{outcome}");
+    }
+
+    #[test]
+    fn a_key_stands_once() {
+        let twice = refused::<RequestSandbox>(r#"{"extensions": {"postgres": ["vector"], "postgres": []}}"#);
+        assert!(twice.starts_with("`extensions`: ") && twice.contains("`postgres` stands there twice"), "{twice}");
+        let twice = refused::<SetProject>(r#"{"project": "p", "gate_env": {"A": "x", "A": "y"}}"#);
+        assert!(twice.starts_with("`gate_env`: ") && twice.contains("`A` stands there twice"), "{twice}");
+        let twice = refused::<SetProject>(r#"{"project": "p", "project": "q"}"#);
+        assert!(twice.contains("`project`"), "{twice}");
+    }
+
+    #[test]
+    fn a_verb_reads_no_secret_of_the_host() {
+        for value in [r#"{"file": "/etc/passwd"}"#, r#"{"env": "HOME"}"#, "1"] {
+            let said = refused::<SetProject>(&format!(r#"{{"project": "p", "gate_env": {{"A": {value}}}}}"#));
+            assert!(said.starts_with("`gate_env.A`: ") && said.contains("in the configuration"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_back_is_bounded() {
+        let long = "x".repeat(60_000);
+        for body in [
+            format!(r#"{{"{long}": 1}}"#),
+            format!(r#"{{"extensions": {{"{long}": 1}}}}"#),
+            format!(r#"{{"extensions": "{long}"}}"#),
+            format!(r#"{{"extensions": {{"{long}": [], "{long}": []}}}}"#),
+        ] {
+            let said = refused::<RequestSandbox>(&body);
+            assert!(said.len() < 600 && said.contains("xxx"), "{said}");
+        }
+        assert!(refused::<OneAgent>(&format!(r#"{{"agent": "{long}"}}"#)).len() < 300);
+        assert!(refused::<EndWork>(&format!(r#"{{"agent": "a", "outcome": "{long}"}}"#)).len() < 300);
     }
 }

@@ -35,10 +35,10 @@ impl Target {
     /// Decides by the setting, then `DOCKER_HOST`, then the usual places.
     pub(crate) fn find(setting: Option<&str>, lookup: Lookup<'_>) -> Result<Self> {
         if let Some(host) = setting {
-            return Self::parse(host);
+            return Self::parse(host).map_err(|e| crate::named("`host`", &e));
         }
         let Some(host) = lookup("DOCKER_HOST") else { return Ok(Self::Search(usual_sockets(lookup))) };
-        let target = Self::parse(&host)?;
+        let target = Self::parse(&host).map_err(|e| crate::named("DOCKER_HOST", &e))?;
         // Going on without the TLS that somebody asked for would put the daemon's keys on the wire.
         if matches!(target, Self::Tcp(_)) && lookup("DOCKER_TLS_VERIFY").is_some() {
             return Err(RuntimeError::Refused(

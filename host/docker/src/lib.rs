@@ -73,7 +73,7 @@ impl DockerRuntime {
     pub fn connect(options: DockerOptions) -> Result<Self> {
         let DockerOptions { host, network, network_labels, installation, pull } = options;
         let target = Target::find(host.as_deref(), &connect::environment)?;
-        reference::identifier(&network)?;
+        reference::identifier(&network).map_err(|e| named("`network`", &e))?;
         let mut labels = network_labels;
         labels.insert(installation.0.clone(), installation.1.clone());
         Ok(Self {
@@ -91,8 +91,25 @@ impl DockerRuntime {
         &self.maker.installation
     }
 
+    /// The network of the sandboxes, if it is there and was made by this installation: what [`Runtime::retire`] removes.
+    pub async fn own_network(&self) -> Result<Option<String>> {
+        self.maker
+            .network
+            .is_ours(&self.connection.client().await?)
+            .await
+            .map(|ours| ours.then(|| self.network().to_owned()))
+    }
+
     fn network(&self) -> &str {
         &self.maker.network.name
+    }
+}
+
+/// An error with the option that it is about.
+pub(crate) fn named(option: &str, error: &RuntimeError) -> RuntimeError {
+    match error {
+        RuntimeError::Refused(why) => RuntimeError::Refused(format!("{option}: {why}")),
+        other => RuntimeError::Refused(format!("{option}: {other}")),
     }
 }
 

@@ -69,9 +69,7 @@ impl Network {
     pub(crate) async fn retire(&self, docker: &Docker) -> Result<()> {
         let _making = self.making.lock().await;
         for network in self.named(docker).await? {
-            let labels = network.labels.unwrap_or_default();
-            let ours = self.labels.iter().all(|(key, value)| labels.get(key) == Some(value));
-            if let (true, Some(id)) = (ours, network.id) {
+            if let (true, Some(id)) = (self.has_our_labels(&network), network.id) {
                 match within(limits::REMOVE, docker.remove_network(&id)).await.map_err(RuntimeError::from) {
                     Ok(()) | Err(RuntimeError::NotFound(_)) => {}
                     Err(error) => return Err(error),
@@ -87,6 +85,16 @@ impl Network {
         within(limits::CREATE, docker.disconnect_network(&self.name, leave)).await?;
         let join = NetworkConnectRequest { container: id.to_owned(), endpoint_config: None };
         Ok(within(limits::CREATE, docker.connect_network(&self.name, join)).await?)
+    }
+
+    /// Whether it is there and carries our labels.
+    pub(crate) async fn is_ours(&self, docker: &Docker) -> Result<bool> {
+        Ok(self.named(docker).await?.iter().any(|network| self.has_our_labels(network)))
+    }
+
+    fn has_our_labels(&self, network: &bollard::models::Network) -> bool {
+        let labels = network.labels.as_ref();
+        self.labels.iter().all(|(key, value)| labels.is_some_and(|l| l.get(key) == Some(value)))
     }
 
     async fn ids(&self, docker: &Docker) -> Result<Vec<String>> {

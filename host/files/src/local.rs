@@ -189,7 +189,7 @@ impl Inner {
         let temporary = format!(".{}", remove::unique());
         let mut options = OpenOptions::new();
         let mut copy = self.artifacts.open_with(&temporary, options.write(true).create_new(true)).map_err(failed)?;
-        let mut kept = || {
+        let kept = || {
             let (mut hash, mut size, mut piece) = (Sha256::new(), 0_u64, vec![0; 256 << 10]);
             // One more than the limit, to see whether it grew beyond it.
             let mut file = file.take(limit.saturating_add(1));

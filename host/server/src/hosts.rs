@@ -7,6 +7,28 @@ use std::net::SocketAddr;
 #[derive(Debug, Clone, Default)]
 pub struct AllowedHosts(Vec<String>);
 
+/// Whether this can be the name of a host in a `Host` header: a name or an address, in brackets where it has colons, and
+/// perhaps a port.
+///
+/// # Errors
+/// What it is instead, in one line.
+pub fn check_host(text: &str) -> Result<(), String> {
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        _ => (text, None),
+    };
+    let v6 = name.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
+    let name_fits = match v6 {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)),
+    };
+    if name_fits && port.is_none_or(|p| p.parse::<u16>().is_ok()) {
+        return Ok(());
+    }
+    let shown = sandbar_core::error::shown(text);
+    Err(format!("`{shown}` is not what a `Host` header holds: a name such as \"sandbar.internal\", or an address"))
+}
+
 impl AllowedHosts {
     /// Loopback, the addresses listened on, and what the operator adds. The port is not compared.
     pub fn new(listen: &[SocketAddr], more: &[String]) -> Self {
@@ -32,6 +54,16 @@ impl AllowedHosts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_header_holds_is_not_allowed() {
+        for good in ["sandbar.internal", "host-1:7070", "10.0.0.1", "[fe80::1]", "[::1]:80", "my_host"] {
+            assert_eq!(check_host(good), Ok(()), "{good}");
+        }
+        for bad in ["", "http://x/", "x/", "*", "*.x", "a b", "fe80::1", "x:", "x:99999", "[x]", ":80"] {
+            assert!(check_host(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn foreign_names_are_refused() {

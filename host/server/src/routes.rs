@@ -39,22 +39,26 @@ pub(crate) fn router(host: Arc<Host>, allowed: AllowedHosts) -> Router {
         .route("/v1/do/{verb}", post(do_verb).fallback(not_post))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
+        .method_not_allowed_fallback(not_get)
         .fallback(nowhere)
         .layer(middleware::from_fn_with_state(Arc::new(allowed), check_host))
         .with_state(host)
 }
 
 async fn check_host(State(allowed): State<Arc<AllowedHosts>>, request: Request, next: Next) -> Response {
-    let name = request.headers().get(header::HOST).and_then(|h| h.to_str().ok());
-    let name = name.or(request.uri().authority().map(|a| a.as_str()));
-    match name {
-        Some(name) if allowed.allows(name) => next.run(request).await,
-        _ => {
-            let message = "this server is not called by that name: the `Host` header is not allowed";
-            let remediate = "use a loopback address, or have the operator add the name to `[host] allowed_hosts`";
-            envelope(Err(Error::new(Code::Forbidden, message, remediate)), random_hex(8))
-        }
+    let headers = request.headers().get_all(header::HOST);
+    if headers.iter().nth(1).is_some() {
+        return envelope(Err(Error::bad_request("there is more than one `Host` header")), random_hex(8));
     }
+    // A request can also name the host in its first line; then both must be allowed.
+    let authority = request.uri().authority().map(|a| a.as_str());
+    let names: Vec<_> = headers.iter().map(|h| h.to_str().unwrap_or_default()).chain(authority).collect();
+    if !names.is_empty() && names.iter().all(|name| allowed.allows(name)) {
+        return next.run(request).await;
+    }
+    let message = "this server is not called by that name: the `Host` header is not allowed";
+    let remediate = "use a loopback address, or have the operator add the name to `[host] allowed_hosts`";
+    envelope(Err(Error::new(Code::Forbidden, message, remediate)), random_hex(8))
 }
 
 async fn nowhere() -> Response {
@@ -64,6 +68,11 @@ async fn nowhere() -> Response {
 
 async fn not_post() -> Response {
     let error = Error::bad_request("verbs are called with POST");
+    envelope(Err(error), random_hex(8))
+}
+
+async fn not_get() -> Response {
+    let error = Error::bad_request("this page is read with GET");
     envelope(Err(error), random_hex(8))
 }
 
@@ -84,7 +93,11 @@ async fn do_verb(
 async fn run_verb(host: &Arc<Host>, name: &str, headers: &HeaderMap, body: Body) -> Result<Reply, Error> {
     let verb = verb::find(host, name, &authenticate(host, headers)?)?;
     tracing::Span::current().record("verb", verb.name);
-    let body = read(body, if verb.carries_file { MAX_FILE_BODY } else { MAX_BODY }).await?;
+    let max = if verb.carries_file { MAX_FILE_BODY } else { MAX_BODY };
+    if headers.get(header::CONTENT_LENGTH).and_then(|h| h.to_str().ok()?.parse::<u64>().ok()) > Some(max as u64) {
+        return Err(too_large(max));
+    }
+    let body = read(body, max).await?;
     // Once more: a token may have been revoked while the body was on its way.
     let caller = authenticate(host, headers)?;
     verb::find(host, name, &caller)?;
@@ -110,12 +123,13 @@ async fn read(body: Body, max: usize) -> Result<Vec<u8>, Error> {
         body.map_err(|_| Error::bad_request(format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs())))?;
     match body {
         Ok(body) => Ok(body.to_bytes().to_vec()),
-        Err(e) if e.is::<LengthLimitError>() => {
-            let message = format!("the body is larger than {max} bytes");
-            Err(Error::new(Code::TooLarge, message, "send a smaller request"))
-        }
+        Err(e) if e.is::<LengthLimitError>() => Err(too_large(max)),
         Err(_) => Err(Error::bad_request("the body ended before it was complete")),
     }
+}
+
+fn too_large(max: usize) -> Error {
+    Error::new(Code::TooLarge, format!("the body is larger than {max} bytes"), "send a smaller request")
 }
 
 /// What serves and what does not. The status says whether requests are taken; one bad engine does not change that, since
@@ -133,6 +147,11 @@ async fn readyz(State(host): State<Arc<Host>>) -> Response {
         engines.insert(service.name.to_string(), json!({ "state": "serving", "sha256": service.engine.hash() }));
     }
     for broken in &catalog.broken {
+        if let Some(serving) = engines.get_mut(&broken.name) {
+            // The earlier one goes on.
+            serving["why"] = json!(broken.why);
+            continue;
+        }
         let state = if broken.pending { "pending" } else { "failed" };
         engines.insert(broken.name.clone(), json!({ "state": state, "why": broken.why }));
     }

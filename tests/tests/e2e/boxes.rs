@@ -57,9 +57,8 @@ fn states(host: &TestHost, kind: &str) -> Vec<String> {
 }
 
 fn folders(host: &TestHost) -> usize {
-    std::fs::read_dir(host.dir.path().join("boxes")).map_or(0, |dir| {
-        dir.flatten().filter(|e| !e.file_name().to_string_lossy().starts_with('.')).count()
-    })
+    std::fs::read_dir(host.dir.path().join("boxes"))
+        .map_or(0, |dir| dir.flatten().filter(|e| !e.file_name().to_string_lossy().starts_with('.')).count())
 }
 
 #[test]
@@ -125,8 +124,15 @@ fn files_are_written_and_read_and_stay_inside() {
     };
     call("write_file", json!({ "path": "src/a.txt", "content": "ä\n" })).evidence();
     call("write_file", json!({ "path": "/home/node/b.bin", "content_base64": "AP8=", "mode": 0o755 })).evidence();
-    assert_eq!(out(&agent, "home", "cat src/a.txt; stat -c '%u %g %a' src src/a.txt b.bin"), "ä\n1234 1234 755\n1234 1234 644\n1234 1234 755");
-    out(&agent, "home", "echo from inside > c; ln -s /home/node/c absolute; ln -s c relative; ln -s /etc/passwd out; ln -s ../.. up; mkfifo pipe");
+    assert_eq!(
+        out(&agent, "home", "cat src/a.txt; stat -c '%u %g %a' src src/a.txt b.bin"),
+        "ä\n1234 1234 755\n1234 1234 644\n1234 1234 755"
+    );
+    out(
+        &agent,
+        "home",
+        "echo from inside > c; ln -s /home/node/c absolute; ln -s c relative; ln -s /etc/passwd out; ln -s ../.. up; mkfifo pipe",
+    );
     for path in ["c", "absolute", "relative", "/home/node/c"] {
         assert_eq!(call("read_file", json!({ "path": path })).evidence()["content"], "from inside\n", "{path}");
     }
@@ -155,7 +161,8 @@ fn files_are_written_and_read_and_stay_inside() {
 fn a_box_may_not_hold_more_than_its_share() {
     let host = TestHost::start_with(boxes("[boxes]\nmax_bytes = \"1m\"\n"));
     let agent = tenant(&host, "dev-1");
-    let write = |n: usize| agent.call("write_file", &json!({ "service": "box", "path": "f", "content": "x".repeat(n) }));
+    let write =
+        |n: usize| agent.call("write_file", &json!({ "service": "box", "path": "f", "content": "x".repeat(n) }));
     write(500_000).evidence();
     assert!(write(1_100_000).error("message").contains("holds more than"));
     let answer = agent.call("run_command", &json!({ "service": "box", "command": "yes > g; sleep 600" }));
@@ -173,7 +180,8 @@ fn what_a_command_started_ends_with_it() {
         let container = name(service);
         let processes = || docker(["top", &container, "-eo", "args"]).unwrap();
         let idle = processes().lines().count();
-        let line = "setsid sleep 4001 & trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 4002; sleep 4003' &) ; sleep 4004";
+        let line =
+            "setsid sleep 4001 & trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 4002; sleep 4003' &) ; sleep 4004";
         let began = std::time::Instant::now();
         let ran = agent.call("run_command", &json!({ "service": service, "command": line, "deadline_secs": 1 }));
         assert_eq!((&ran.evidence()["exit_code"], &ran.evidence()["timed_out"]), (&json!(124), &json!(true)));
@@ -195,7 +203,10 @@ fn throwaway_is_closed_and_retained_sleeps() {
     for service in ["box", "home"] {
         out(&agent, service, "echo mine > file");
     }
-    assert_eq!((states(&host, "box"), states(&host, "kept"), folders(&host)), (vec!["running".into()], vec!["running".into()], 2));
+    assert_eq!(
+        (states(&host, "box"), states(&host, "kept"), folders(&host)),
+        (vec!["running".into()], vec!["running".into()], 2)
+    );
     let kept = host.containers().into_iter().find(|c| c.contains("-kept-")).unwrap();
     let id = || docker(["inspect", "--format", "{{.Id}}", &kept]).unwrap();
     let first = id();
@@ -253,9 +264,12 @@ fn tenants_never_meet_and_nothing_names_them() {
             assert!(!container.contains(word) && !labels.contains(word), "{container} {labels}");
         }
     }
-    for line in host.log().iter().map(ToString::to_string).filter(|l| {
-        ["run_command", "\"made\"", "adopted", "released"].iter().any(|word| l.contains(word))
-    }) {
+    for line in host
+        .log()
+        .iter()
+        .map(ToString::to_string)
+        .filter(|l| ["run_command", "\"made\"", "adopted", "released"].iter().any(|word| l.contains(word)))
+    {
         assert!(!line.contains("dev-one") && !line.contains("dev-two"), "{line}");
     }
     host.operator().call("remove_agent", &json!({ "agent": "dev-one" })).evidence();
@@ -376,9 +390,8 @@ fn artifacts_outlive_their_box_and_are_their_maker_s() {
     assert_eq!((create("big"), create("out"), create("missing")), (413, 400, 404));
 
     out(&a, "box", "echo another > r");
-    let update = |client: &Client| {
-        client.call("update_artifact", &json!({ "service": "box", "id": made["id"], "path": "r" }))
-    };
+    let update =
+        |client: &Client| client.call("update_artifact", &json!({ "service": "box", "id": made["id"], "path": "r" }));
     assert_eq!(update(&b).status, 404);
     assert_ne!(update(&a).evidence()["sha256"], made["sha256"]);
     a.call("release_sandbox", &json!({})).evidence();

@@ -48,7 +48,8 @@ fn redis() -> Vec<u8> {
 
 #[test]
 fn a_missing_file() {
-    refused(&pinned(b""), None, &["odd.wasm"]);
+    refused(&pinned(b""), None, &["there is no file", "odd.wasm"]);
+    refused("", None, &["there is no file", "odd.wasm"]);
 }
 
 #[test]
@@ -133,4 +134,38 @@ fn development_loads_one_without_a_pin() {
     fs::remove_file(dir.path().join("dropped.wasm")).unwrap();
     host.up().unwrap();
     assert_eq!(host.nobody().get("/readyz").body["engines"]["redis"]["state"], "serving");
+}
+
+#[test]
+fn two_of_one_slug_are_told_with_both_names() {
+    let bytes = redis();
+    let grants = "grant.images = [\"redis:*\", \"redis/redis-stack-server:*\"]\ngrant.variables = [\"REDIS_URL\"]\n";
+    let mut host = TestHost::prepare(Options {
+        services: vec![],
+        more: format!("[engines.odd]\ncomponent = \"odd.wasm\"\n{}\n{grants}", pinned(&bytes)),
+        ..Options::default()
+    });
+    fs::write(host.dir.path().join("odd.wasm"), bytes).unwrap();
+    host.up().unwrap();
+    let page = host.nobody().get("/readyz");
+    assert_eq!(page.body["engines"]["odd"]["state"], "serving", "{:#}", page.body);
+    let both = |text: &str| ["`odd`", "`redis`", "slug"].iter().all(|word| text.contains(word));
+    assert!(both(page.body["engines"]["redis"]["why"].as_str().unwrap()), "{:#}", page.body);
+    let warned =
+        |line: &serde_json::Value| line["level"] == "WARN" && both(line["fields"]["why"].as_str().unwrap_or(""));
+    assert_eq!(host.log().iter().filter(|line| warned(line)).count(), 1);
+}
+
+#[test]
+fn what_is_no_file_is_no_component_and_dot_files_are_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("folder.wasm")).unwrap();
+    fs::write(dir.path().join(".half.wasm"), "half").unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(dir.path().join("pipe.wasm")).status().unwrap().success());
+    let host = TestHost::start_with(Options { services: vec![], engines: dir.path().to_owned(), ..Options::default() });
+    let page = host.nobody().get("/readyz");
+    let engines = page.body["engines"].as_object().unwrap();
+    assert_eq!(engines.keys().collect::<Vec<_>>(), ["folder", "pipe"]);
+    assert!(engines["folder"]["why"].as_str().unwrap().contains("is a directory"), "{:#}", page.body);
+    assert!(engines["pipe"]["why"].as_str().unwrap().contains("is a pipe"), "{:#}", page.body);
 }

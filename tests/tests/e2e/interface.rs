@@ -39,7 +39,9 @@ fn bad_requests_name_what_is_bad() {
     bad(r#"{"services": ["redis", 1]}"#, "services[1]");
     bad(r#"{"extensions": {"postgres": "vector"}}"#, "extensions.postgres");
     bad(r#"{"services": ["#, "EOF");
-    bad(r#"[]"#, "");
+    bad(r#"[]"#, "JSON object");
+    bad(r#"[["redis"],null,true]"#, "JSON object");
+    bad(r#"{"extensions": {"redis": ["json"], "redis": []}}"#, "`extensions`: `redis` stands there twice");
     bad(r#"{} {}"#, "trailing");
 
     let answer = agent.call("no_such_verb", &json!({}));

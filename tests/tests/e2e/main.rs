@@ -5,6 +5,7 @@
 mod account;
 mod boxes;
 mod components;
+mod connections;
 mod crash;
 mod ensure;
 mod features;
@@ -15,6 +16,8 @@ mod janitor;
 mod neighbours;
 mod operator;
 mod recipes;
+mod refusals;
+mod reload;
 mod restart;
 mod sweep;
 mod trouble;

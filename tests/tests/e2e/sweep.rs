@@ -28,6 +28,7 @@ fn what_a_lost_host_left_goes_and_nothing_else() {
 
     let dry = sweep(&host, &host.installation, &["--dry-run"]);
     assert!(dry.status.success() && text(&dry.stdout).contains(&format!("would remove {mine}")), "{dry:?}");
+    assert!(text(&dry.stdout).contains(&format!("would remove the network {}", host.network())), "{dry:?}");
     assert_eq!(host.containers(), std::slice::from_ref(&mine));
 
     // An installation of that id in another namespace is another one.
@@ -37,6 +38,7 @@ fn what_a_lost_host_left_goes_and_nothing_else() {
 
     let swept = sweep(&host, &host.installation, &[]);
     assert!(swept.status.success() && text(&swept.stdout).contains(&format!("removed {mine}")), "{swept:?}");
+    assert!(text(&swept.stdout).contains(&format!("removed the network {}", host.network())), "{swept:?}");
     assert_eq!(host.left().unwrap(), Vec::<String>::new());
     docker(["inspect", &other.container("fix", "dev-1")]).expect("it stays");
 }

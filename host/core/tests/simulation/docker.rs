@@ -8,13 +8,14 @@ use async_trait::async_trait;
 use sandbar_core::janitor::Pace;
 use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{
-    Caps, Event, ExecOutput, ExecPlan, Exit, PutError, PutStep, Result, RunOutput, RunPlan, Runtime, RuntimeError, Unit, UnitPlan,
-    UnitState,
+    Caps, Event, ExecOutput, ExecPlan, Exit, PutError, PutStep, Result, RunOutput, RunPlan, Runtime, RuntimeError,
+    Unit, UnitPlan, UnitState,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::faults::{Course, Kind};
+use crate::engine::PANIC;
+use crate::faults::{Course, Kind, Trouble};
 use crate::world::{Inner, World};
 
 /// See the module.
@@ -49,6 +50,7 @@ impl Docker {
                 return Err(latency);
             }
             let trouble = inner.trouble(&mut rng, kind, key);
+            assert!(trouble != Some(Trouble::Panics), "{PANIC}");
             if let Some(trouble) = trouble {
                 inner.count("trouble with a call");
                 inner.log(|| format!("  {kind:?} of {key}: {trouble:?}"));
@@ -174,9 +176,7 @@ fn rename(inner: &mut Inner, id: &str, name: &str, tells: bool) -> Result<()> {
         });
         return Err(RuntimeError::Conflict { name: name.to_owned(), holder });
     }
-    if let Some(container) = inner.containers.get_mut(id) {
-        name.clone_into(&mut container.name);
-    }
+    inner.rename(id, name);
     inner.log(|| format!("  {old} -> {name}"));
     if inner.names.read(name) == sandbar_core::name::Kind::Leaving {
         look_at_age(inner, id);
@@ -262,7 +262,7 @@ impl Runtime for Docker {
         let tells = self.0.with(|inner| {
             let key = inner.key(id);
             let nameless = inner.knobs.nameless;
-            !inner.rng(Kind::Rename, &format!("holder {key}")).chance(nameless)
+            nameless == 0 || !inner.rng(Kind::Rename, &format!("holder {key}")).chance(nameless)
         });
         self.about(Kind::Rename, id, move |inner| rename(inner, &asked, &to, tells)).await
     }

@@ -17,8 +17,8 @@ use sandbar_core::project::{Declared, Project};
 use crate::faults::Kind;
 use crate::world::World;
 
-/// What a panic of an engine says, so that the panic hook leaves it out.
-pub(crate) const PANIC: &str = "a simulated engine panics";
+/// What a panic on purpose says, so that the panic hook leaves it out.
+pub(crate) const PANIC: &str = "a simulated panic";
 
 /// Services with their features. Name and slug are the same, so that a container's name says which service it is.
 pub(crate) const SERVICES: [(&str, &[&str]); 3] =
@@ -63,6 +63,7 @@ impl Engine for Fake {
             match inner.scripted(Kind::Prepare, &key) {
                 // Late, so that the other services are on their way.
                 Some(_) => (Duration::from_millis(300), true, None),
+                None if inner.knobs.instant => (Duration::ZERO, panics, None),
                 None => (rng.ms(0, 40), panics, fails.then(|| rng.chance(500))),
             }
         });

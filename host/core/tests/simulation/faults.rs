@@ -59,6 +59,8 @@ pub(crate) enum Trouble {
     Detached { after: Duration },
     /// Takes most of its deadline.
     Slow,
+    /// Whoever calls panics over it.
+    Panics,
 }
 
 /// How a call goes: when it is done, when it is answered, and with what instead of its result.
@@ -73,7 +75,7 @@ impl Course {
         let half = latency / 2;
         let broken = || Some(RuntimeError::Unreachable("connection reset".to_owned()));
         let (done, answered, error) = match trouble {
-            None => (Some(half), latency, None),
+            None | Some(Trouble::Panics) => (Some(half), latency, None),
             Some(Trouble::Fails) => (None, latency, Some(RuntimeError::Failed("simulated trouble".to_owned()))),
             Some(Trouble::Lost) => (Some(half), latency, broken()),
             Some(Trouble::Garbled) => {

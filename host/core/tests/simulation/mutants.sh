@@ -15,7 +15,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../../.." && pwd)
 work=${CARGO_TARGET_DIR:-$root/target}/mutants
 tree=$work/tree src=$work/tree/host/core/src
-export CARGO_TARGET_DIR=$work/target CARGO_TERM_COLOR=never CARGO_INCREMENTAL=1 SANDBAR_FIRST=1
+export CARGO_TARGET_DIR=$work/target CARGO_TERM_COLOR=never CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=0 SANDBAR_FIRST=1
 unset SANDBAR_SEED SANDBAR_SCHEDULES
 only=${1:-}
 missed=0 played=0 output=$work/output
@@ -99,7 +99,7 @@ printf '%-68s %s\n' "what is taken out" "noticed by"
 
 # The registry: one flight at a time, and what a release does to it.
 
-mutant "work is looked at again under the entry's lock" "" \
+mutant "work is looked at again under the entry's lock" "210" \
   registry '        still()?;
 ' ''
 
@@ -116,7 +116,7 @@ mutant "a release stops what is being made" "who_waits_for_a_host_that_goes_down
   registry '                State::Making(flight) => {
                     flight.cancel.cancel();' '                State::Making(flight) => {'
 
-mutant "a release waits until the names are free" "" \
+mutant "a release waits until the names are free" "4" \
   registry '                    *state = State::LettingGo(flight.done.clone());' '                    *state = State::Absent;'
 
 mutant "a caller that goes away only detaches" "what_nobody_waited_for_is_found_by_the_next_call" \
@@ -146,39 +146,39 @@ mutant "a lease that is fresh keeps a sandbox" "what_nobody_waited_for_is_found_
   registry 'matches!(state, State::Live(_)) && self.lease_is_over(entry, grace)' \
   'matches!(state, State::Live(_)) && (true || self.lease_is_over(entry, grace))'
 
-mutant "new work ends what was made for the old" "" \
+mutant "new work ends what was made for the old" "2" \
   host '        if new {' '        if !new {'
 
 mutant "new work ends what earlier work left, which is not known yet" "new_work_has_nothing_of_the_work_before_a_kill" \
   host '        if new {' '        if new && self.registry.snapshot(agent).state != "absent" {'
 
-mutant "the end of work ends its sandbox" "" \
+mutant "the end of work ends its sandbox" "1" \
   host '        if ended.is_some() || self' '        if ended.is_none() && self'
 
 # One round: is what is held sound, what has to be made, and what has to go.
 
-mutant "a hit is looked at live" "" \
+mutant "a hit is looked at live" "0" \
   ensure 'Some(live) => self.check(agent, live).await?,' 'Some(_) => true,'
 
-mutant "a hit has to run and not be paused" "" \
+mutant "a hit has to run and not be paused" "what_ends_after_it_was_confirmed_is_not_handed_out" \
   ensure 'unit.filter(|u| u.state == UnitState::Running)' 'unit.filter(|u| u.state == u.state || u.state == UnitState::Running)'
 
-mutant "a hit has to have its name" "" \
+mutant "a hit has to have its name" "24" \
   ensure 'u.id == serving.id && u.name == serving.name' 'u.id == serving.id'
 
-mutant "a hit that may have been started again is looked at more closely" "" \
+mutant "a hit that may have been started again is looked at more closely" "1" \
   ensure 'is_ok_and(|unit| unit.run == serving.run)' 'is_ok_and(|unit| unit.run == serving.run || true)'
 
-mutant "what ended is doubted" "" \
+mutant "what ended is doubted" "1" \
   host 'if self.names.are_ours(&labels) => self.registry.doubt(Some(&id)),' 'if self.names.are_ours(&labels) => drop(id),'
 
-mutant "what may have ended unseen is doubted" "" \
+mutant "what may have ended unseen is doubted" "1328" \
   host 'Some(Event::Lost) => self.registry.doubt(None),' 'Some(Event::Lost) => {}'
 
 mutant "what was started again while the host started is doubted" "what_is_started_again_while_the_host_starts_is_made_anew" \
   recover '    registry.doubt(None);' ''
 
-mutant "a doubt stays until it is cleared" "" \
+mutant "a doubt stays until it is cleared" "1931" \
   ensure '        self.doubt([serving.id.clone()]);' ''
 
 mutant "another project's sandbox goes first" "what_was_made_for_another_project_goes_before_anything_is_made" \
@@ -190,7 +190,7 @@ mutant "how often a sandbox may be made anew" "a_sandbox_is_made_anew_so_often_a
 mutant "one more look after something was made" "what_ends_after_it_was_confirmed_is_not_handed_out" \
   ensure 'Ok(!committed.is_empty())' 'Ok(false)'
 
-mutant "what is not opted in any more goes" "" \
+mutant "what is not opted in any more goes" "29" \
   ensure 'join_all(dropped.iter().map(|s| self.leaving.let_go(&s.id))).await;' 'drop(dropped);'
 
 mutant "a name that is somebody else's is known before anything is made" "nothing_is_made_for_a_name_that_is_somebody_elses" \
@@ -200,13 +200,13 @@ mutant "a failed service takes the others of its round along" "a_panic_over_one_
   ensure '        join_all(made.iter().map(|(_, m)| self.leaving.discard(&m.id, false))).await;
         Err(error)' '        Err(error)'
 
-mutant "a failed commit takes those that were still to come along" "" \
+mutant "a failed commit takes those that were still to come along" "26" \
   ensure 'join_all(made.map(|(_, m)| async move { self.leaving.discard(&m.id, false).await })).await;' 'drop(made);'
 
-mutant "a failed commit takes those before it along" "" \
+mutant "a failed commit takes those before it along" "26" \
   ensure 'join_all(undone.iter().map(|s| self.leaving.let_go(&s.id))).await;' 'drop(undone);'
 
-mutant "what could not be given its name is removed" "" \
+mutant "what could not be given its name is removed" "26" \
   ensure '            self.leaving.discard(&id, false).await;
             self.health.note(&e);' '            self.health.note(&e);'
 
@@ -217,50 +217,50 @@ mutant "a predecessor is let go" "a_predecessor_that_lost_its_name_goes_too" \
 mutant "a stale container of this installation gives the name" "a_stale_container_with_the_name_is_let_go_and_is_never_told_to_be_somebody_elses" \
   ensure 'if self.is_ours(holder) =>' 'if !self.is_ours(holder) && self.is_ours(holder) =>'
 
-mutant "a container of another installation keeps the name" "" \
+mutant "a container of another installation keeps the name" "nothing_is_made_for_a_name_that_is_somebody_elses" \
   ensure 'self.names.are_ours(&unit.labels)' 'self.names.are_ours(&unit.labels) || true'
 
 # Making one container.
 
-mutant "a failed put is discarded" "" \
+mutant "a failed put is discarded" "17" \
   provision 'if e.step != PutStep::Pull {' 'if e.step == PutStep::Pull {'
 
-mutant "a put that may still happen is suspect" "" \
+mutant "a put that may still happen is suspect" "25" \
   provision 'let suspect = matches!(' 'let suspect = false && matches!('
 
-mutant "a put is waited for, whoever gives up" "" \
+mutant "a put is waited for, whoever gives up" "a_release_ends_every_wait" \
   provision 'match self.runtime.put(&plan, progress).await {' 'match tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(NotMade::Cancelled),
             unit = self.runtime.put(&plan, progress) => unit,
         } {'
 
-mutant "what could not be confirmed is discarded" "" \
+mutant "what could not be confirmed is discarded" "a_release_ends_every_wait" \
   provision '            Ok(Err(not_made)) => {
                 self.leaving.discard(&unit.id, false).await;' '            Ok(Err(not_made)) => {'
 
-mutant "what a panic leaves is discarded" "" \
+mutant "what a panic leaves is discarded" "a_panic_over_what_runs_already_leaves_nothing" \
   provision '            Err(panic) => {
                 self.leaving.discard(&unit.id, false).await;' '            Err(panic) => {'
 
-mutant "features are confirmed before anything gets its name" "" \
+mutant "features are confirmed before anything gets its name" "0" \
   provision '            self.steps("setup", &self.checked.recipe().setup).await?;
             self.steps("verify", &self.checked.recipe().verify).await' \
   '            self.steps("setup", &self.checked.recipe().setup).await'
 
 # The books of what was let go.
 
-mutant "a removal is tried again until it succeeds" "" \
+mutant "a removal is tried again until it succeeds" "17" \
   leaving 'Err(e) => tracing::warn!(container = short(&key), error = %e, "not removed yet"),' 'Err(_) => break this.strike(&key),'
 
-mutant "a discard that failed goes on behind" "" \
+mutant "a discard that failed goes on behind" "17" \
   leaving '_ => self.remove_behind(name.to_owned(), until),' '_ => self.strike(name),'
 
-mutant "what may still be made is removed until it cannot be" "" \
+mutant "what may still be made is removed until it cannot be" "25" \
   leaving 'Ok(()) if suspect_until.is_none_or(|until| Instant::now() >= until) => {' \
   'Ok(()) if suspect_until.is_none_or(|until| Instant::now() < until || until <= Instant::now()) => {'
 
-mutant "what could not be renamed is removed all the same" "" \
+mutant "what could not be renamed is removed all the same" "82" \
   leaving 'Err(e) => tracing::warn!(container = short(id), error = %e, "could not rename what is let go"),' \
   'Err(_) => return self.strike(id),'
 
@@ -287,10 +287,10 @@ mutant "a container serves whom its labels name" "a_name_alone_makes_nobody_an_o
 
 # The janitor.
 
-mutant "what nobody knows is left alone for the grace" "" \
+mutant "what nobody knows is left alone for the grace" "what_is_created_after_its_host_was_killed_is_swept" \
   janitor 'now.duration_since(*seen) >= self.pace.grace' 'now.duration_since(*seen) >= Duration::ZERO'
 
-mutant "ages are measured by the host's own clock" "" \
+mutant "ages are measured by the host's own clock" "what_is_created_after_its_host_was_killed_is_swept" \
   janitor 'now.duration_since(*seen) >= self.pace.grace' \
   'seen <= &now && unit.created.elapsed().unwrap_or_default() >= self.pace.grace'
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sandbar_core::owner::Owner;
 use sandbar_core::host::Host;
+use sandbar_core::owner::Owner;
 use sandbar_core::runtime::UnitState;
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -162,7 +162,7 @@ impl Stage {
                 Meddle::Vanish | Meddle::Replace => drop(inner.containers.remove(id)),
                 Meddle::Rename => {
                     let aside = format!("aside-{}", &id[56..]);
-                    inner.containers.get_mut(id)?.name = aside;
+                    inner.rename(id, &aside);
                 }
             }
             inner.touch();

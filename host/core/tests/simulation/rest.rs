@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use sandbar_core::owner::Owner;
 use sandbar_core::host::Host;
+use sandbar_core::owner::Owner;
 use sandbar_core::runtime::UnitState;
 
 use crate::stage::Stage;
@@ -13,7 +13,8 @@ impl Stage {
     /// Whether nothing is under way.
     pub(crate) fn is_at_rest(&self, host: &Host) -> bool {
         let busy = |state: &str| state == "making" || state == "letting_go";
-        host.registry().leaving().is_empty() && !self.agents.iter().any(|a| busy(host.registry().snapshot(&Owner::agent(a)).state))
+        host.registry().leaving().is_empty()
+            && !self.agents.iter().any(|a| busy(host.registry().snapshot(&Owner::agent(a)).state))
     }
 
     /// What exists is what the registry says, and the registry says that nothing is under way.

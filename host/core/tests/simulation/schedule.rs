@@ -162,7 +162,7 @@ impl Run {
         let mut events = Vec::new();
         for agent in 0..agents {
             if first && rng.chance(950) {
-                events.push((Duration::ZERO, Event::Begin { agent, project: *rng.pick(&PROJECTS) }));
+                events.push((Duration::ZERO, Event::Begin { agent, project: rng.pick::<&str>(&PROJECTS) }));
             }
         }
         let span = u64::try_from(lasts.as_millis()).unwrap_or(0);
@@ -231,7 +231,7 @@ impl Event {
                 Self::Request { agent, services, extensions, cancel }
             }
             58..74 => Self::Release { agent },
-            74..88 => Self::Begin { agent, project: *rng.pick(&PROJECTS) },
+            74..88 => Self::Begin { agent, project: rng.pick::<&str>(&PROJECTS) },
             88..94 => Self::End { agent },
             _ => Self::Declare(rng.below(5)),
         }

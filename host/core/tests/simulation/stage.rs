@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sandbar_core::owner::Owner;
 use sandbar_core::catalog::CatalogHandle;
 use sandbar_core::ensure::Limits;
 use sandbar_core::error::{Code, Error};
@@ -14,6 +13,7 @@ use sandbar_core::health;
 use sandbar_core::host::{Host, Settings};
 use sandbar_core::janitor::Pace;
 use sandbar_core::name::{AgentName, EngineSlug, Installation, Names, Namespace, ProjectName};
+use sandbar_core::owner::Owner;
 use sandbar_core::people::{Caller, Configured, People};
 use sandbar_core::runtime::UnitState;
 use sandbar_core::store::Store;

@@ -49,6 +49,8 @@ pub(crate) struct Inner {
     pub(crate) listings: u64,
     /// What is labelled with an owner, by the owner.
     by_owner: BTreeMap<String, Vec<String>>,
+    /// Who got a name last.
+    by_name: BTreeMap<String, String>,
     watchers: Vec<mpsc::Sender<Event>>,
     /// Whether ends are told; not while nobody follows, and not yet when Docker is just back.
     tells: bool,
@@ -62,7 +64,7 @@ pub(crate) struct Inner {
     scheduled: u64,
     counters: BTreeMap<(Kind, String), u64>,
     boots: u64,
-    keys: BTreeMap<String, String>,
+    pub(crate) keys: BTreeMap<String, String>,
     changed: bool,
 }
 
@@ -111,7 +113,8 @@ impl Inner {
     }
 
     pub(crate) fn find(&self, id_or_name: &str) -> Option<&Container> {
-        self.containers.get(id_or_name).or_else(|| self.containers.values().find(|c| c.name == id_or_name))
+        let named = || self.containers.get(self.by_name.get(id_or_name)?).filter(|c| c.name == id_or_name);
+        self.containers.get(id_or_name).or_else(named)
     }
 
     /// Whose call a call about this container is.
@@ -152,7 +155,7 @@ impl Inner {
         self.add(container)
     }
 
-    fn new_container(&mut self, name: &str, labels: Labels, key: &str) -> Container {
+    pub(crate) fn new_container(&mut self, name: &str, labels: Labels, key: &str) -> Container {
         self.created += 1;
         let mut container = Container::new(&format!("{:064x}", self.created), name, labels, key);
         container.born = self.now();
@@ -161,16 +164,24 @@ impl Inner {
         container
     }
 
-    fn add(&mut self, container: Container) -> String {
+    pub(crate) fn add(&mut self, container: Container) -> String {
         let id = container.id.clone();
         if let Some(owner) = container.labels.get(&self.names.label(label::OWNER)) {
             let all = self.by_owner.entry(owner.clone()).or_default();
             all.retain(|id| self.containers.contains_key(id));
             all.push(id.clone());
         }
+        self.by_name.insert(container.name.clone(), id.clone());
         self.containers.insert(id.clone(), container);
         self.touch();
         id
+    }
+
+    /// Gives a container another name, which nobody has.
+    pub(crate) fn rename(&mut self, id: &str, name: &str) {
+        let Some(container) = self.containers.get_mut(id) else { return };
+        self.by_name.remove(&std::mem::replace(&mut container.name, name.to_owned()));
+        self.by_name.insert(name.to_owned(), id.to_owned());
     }
 
     /// What carries all of these labels.
@@ -404,6 +415,7 @@ impl World {
             wall: 0,
             listings: 0,
             by_owner: BTreeMap::new(),
+            by_name: BTreeMap::new(),
             watchers: Vec::new(),
             tells: true,
             outages: 0,

@@ -1,0 +1,148 @@
+//! What an operator wrote and cannot have meant: refused at the start, with the key and what to do.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use sandbar_tests::host::{OPERATOR, fixture, sandbar};
+use sandbar_tests::{Options, TestHost};
+
+/// What a host says that does not start.
+fn said(host: &TestHost) -> String {
+    let output = host.command().output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "it ended well: {said}");
+    said
+}
+
+fn refused(host: &TestHost, words: &[&str]) {
+    let said = said(host);
+    for word in words {
+        assert!(said.contains(word), "{word} is not in: {said}");
+    }
+}
+
+/// A host with a text of its configuration replaced.
+fn with(from: &str, to: &str) -> TestHost {
+    let host = TestHost::prepare(Options::default());
+    let text = fs::read_to_string(host.config()).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(host.config(), text.replacen(from, to, 1)).unwrap();
+    host
+}
+
+#[test]
+fn the_binary_says_its_name() {
+    let output = Command::new(sandbar()).arg("--version").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.starts_with("sandbar ") && output.status.success(), "{said}");
+}
+
+#[test]
+fn addresses_and_tokens_say_what_they_are() {
+    let listen = "listen = [\"127.0.0.1:0\"]";
+    refused(&with(listen, "listen = []"), &["[host] listen"]);
+    refused(&with(listen, "listen = [\"localhost:7171\"]"), &["`localhost:7171`", "IP address and a port"]);
+    let token = "operator_token = { env = \"TEST_OPERATOR\" }";
+    refused(&with(token, "operator_token = \"abc\""), &["{ file = … }, { env = … } or { sha256 = … }"]);
+}
+
+#[test]
+fn numbers_and_lists_that_cannot_be_meant() {
+    let host = TestHost::prepare(Options {
+        host: "allowed_hosts = [\"http://x/\"]\n".to_owned(),
+        sandbox: "memory = 512\nmax_live = 0\nroles = []\n".to_owned(),
+        more: "[janitor]\nevery_secs = 0\n".to_owned(),
+        ..Options::default()
+    });
+    refused(
+        &host,
+        &[
+            "[host] allowed_hosts: `http://x/`",
+            "[sandbox] memory: it was read as 512 bytes",
+            "[sandbox] max_live",
+            "[sandbox] roles",
+            "[janitor] every_secs",
+        ],
+    );
+}
+
+#[test]
+fn docker_s_settings_are_named() {
+    for (setting, words) in [
+        ("network = \"no network\"", ["[docker] `network`", "`no network`"]),
+        ("host = \"docker.internal\"", ["[docker] `host`", "unix://"]),
+    ] {
+        refused(&TestHost::prepare(Options { docker: setting.to_owned(), ..Options::default() }), &words);
+    }
+}
+
+#[test]
+fn no_engines_are_told_with_how_to_get_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = |engines| Options { engines, ..Options::default() };
+    let build = "sandbar engine build";
+    refused(&TestHost::prepare(options(dir.path().join("none"))), &["no service `postgres`", "is missing", build]);
+    refused(&TestHost::prepare(options(dir.path().to_owned())), &["has no component", build]);
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    refused(&TestHost::prepare(options(file)), &["is no directory", build]);
+}
+
+#[test]
+fn a_gate_s_variables_have_proper_names() {
+    let host =
+        TestHost::prepare(Options { more: "[projects.p]\ngate_env = { \"A B\" = \"x\" }\n".to_owned(), ..fixture("") });
+    refused(&host, &["[projects.p] gate_env", "`A B`"]);
+}
+
+#[test]
+fn a_token_file_holds_one_word() {
+    let mut host = with("{ env = \"TEST_OPERATOR\" }", "{ file = \"operator.token\" }");
+    let file = host.dir.path().join("operator.token");
+    fs::write(&file, "two words of a token\n").unwrap();
+    refused(&host, &["[host] operator_token", "operator.token", "white space"]);
+    fs::write(&file, format!("\u{feff}{OPERATOR}\r\n")).unwrap();
+    host.up().unwrap();
+    assert_eq!(host.operator().call("list_agents", &serde_json::json!({})).status, 200);
+}
+
+#[test]
+fn a_directory_that_holds_something_else_is_no_state_directory() {
+    let host = with("[host]\n", "[host]\nstate_dir = \"home\"\n");
+    let home = host.dir.path().join("home");
+    fs::create_dir(&home).unwrap();
+    fs::write(home.join("letter.txt"), "").unwrap();
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o755)).unwrap();
+    refused(&host, &["[host] state_dir", "`letter.txt`"]);
+    assert_eq!(fs::metadata(&home).unwrap().permissions().mode() & 0o777, 0o755);
+}
+
+#[test]
+fn a_damaged_state_file_is_told_once_with_what_to_do() {
+    let host = TestHost::prepare(Options::default());
+    fs::create_dir(host.dir.path().join("state")).unwrap();
+    let file = host.dir.path().join("state/state.sqlite");
+    fs::write(&file, "no database".repeat(1000)).unwrap();
+    let said = said(&host);
+    assert_eq!(said.matches("not a database").count(), 1, "{said}");
+    assert!(said.contains("state.sqlite") && said.contains("damaged") && said.contains("away"), "{said}");
+}
+
+#[test]
+fn projects_that_nobody_declared_are_warned_of() {
+    let mut host = TestHost::prepare(Options {
+        more: "[orchestrators.late]\ntoken = { env = \"TEST_LATE\" }\nprojects = [\"shop\", \"later\"]\n".to_owned(),
+        ..fixture("")
+    });
+    host.set_env("TEST_LATE", "late-orchestrator-token");
+    host.up().unwrap();
+    let log = host.log();
+    let warned: Vec<_> =
+        log.iter().filter(|l| l["level"] == "WARN" && l["fields"]["orchestrator"].is_string()).collect();
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert_eq!(
+        (&warned[0]["fields"]["orchestrator"], &warned[0]["fields"]["project"]),
+        (&"late".into(), &"later".into())
+    );
+}
