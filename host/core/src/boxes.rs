@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{Code, Error, listed};
+use crate::error::{Code, Error, listed, shown as shown_name};
 use crate::failure;
 use crate::folders::{Content, FolderError, Folders, Listing};
 use crate::host::Host;
@@ -88,13 +88,15 @@ impl Host {
     /// # Errors
     /// A guard's refusal, why the box could not be had, or why the command could not be run. A command that fails is none.
     pub async fn run_command(&self, agent: &AgentName, run: &Run) -> Result<Ran, Error> {
+        // Before a box is made for it.
+        self.check_run(run)?;
         let mut used = self.in_box(agent, run.service.as_deref()).await?;
         let cancel = CancellationToken::new();
         // Whatever becomes of the caller, its command ends with it.
         let _guard = cancel.clone().drop_guard();
         let mut made_anew = false;
         loop {
-            let plan = self.plan(run, &used.work)?;
+            let plan = self.plan(run, &used.work);
             let began = Instant::now();
             let flight = used.flight.clone();
             let alone = Arc::new(move || flight.is_alone());
@@ -124,23 +126,27 @@ impl Host {
         }
     }
 
-    fn plan(&self, run: &Run, work: &WorkFolder) -> Result<RunPlan, Error> {
-        let folder = match run.folder.as_deref() {
-            None | Some("" | ".") => work.folder.inside.clone(),
-            Some(folder) if folder.starts_with('/') => folder.to_owned(),
-            Some(folder) => format!("{}/{folder}", work.folder.inside),
-        };
+    fn check_run(&self, run: &Run) -> Result<(), Error> {
         let nul = |s: &String| s.contains('\0');
-        if run.argv.iter().any(nul) || run.env.iter().any(|(k, v)| nul(k) || nul(v)) || nul(&folder) {
+        if run.argv.iter().chain(&run.folder).any(nul) || run.env.iter().any(|(k, v)| nul(k) || nul(v)) {
             return Err(Error::bad_request("a command, its variables and its folder hold no NUL"));
         }
         let reserved = self.names().reserved_prefix();
         if let Some(name) =
             run.env.keys().find(|name| name.is_empty() || name.contains('=') || name.starts_with(&reserved))
         {
-            return Err(Error::bad_request(format!("`env`: `{}` is no name that may be set", name.escape_debug())));
+            return Err(Error::bad_request(format!("`env`: `{}` is no name that may be set", shown_name(name))));
         }
-        Ok(RunPlan {
+        Ok(())
+    }
+
+    fn plan(&self, run: &Run, work: &WorkFolder) -> RunPlan {
+        let folder = match run.folder.as_deref() {
+            None | Some("" | ".") => work.folder.inside.clone(),
+            Some(folder) if folder.starts_with('/') => folder.to_owned(),
+            Some(folder) => format!("{}/{folder}", work.folder.inside),
+        };
+        RunPlan {
             argv: run.argv.clone(),
             env: run.env.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
             stdin: run.stdin.clone(),
@@ -148,8 +154,8 @@ impl Host {
             user: None,
             timeout: run.deadline,
             keep: KEPT_OUTPUT,
-            mark: (format!("{reserved}COMMAND"), random_hex(16)),
-        })
+            mark: (format!("{}COMMAND", self.names().reserved_prefix()), random_hex(16)),
+        }
     }
 
     /// Waits for a command, and cancels it when the box holds more than it may. Answers whether that happened.
@@ -297,7 +303,7 @@ impl Host {
     fn artifact_of(&self, id: &str, may_read: impl Fn(&ArtifactRow) -> bool) -> Result<ArtifactRow, Error> {
         let row = self.store().artifact(id).map_err(internal)?.filter(may_read);
         row.ok_or_else(|| {
-            let message = format!("you have no artifact `{}`", id.chars().take(64).collect::<String>().escape_debug());
+            let message = format!("you have no artifact `{}`", shown_name(id));
             Error::new(Code::NotFound, message, "use an id that `create_artifact` answered")
         })
     }

@@ -28,12 +28,15 @@ pub struct Ask<'a> {
     pub extensions: &'a BTreeMap<String, BTreeSet<String>>,
     /// What can be had.
     pub catalog: &'a Catalog,
+    /// Whether the runtime is on another machine, and the operator allows none but this one.
+    pub too_far: bool,
 }
 
 type Guard = fn(&Ask<'_>) -> Result<(), Error>;
 
-/// The guards that need no runtime, in order. The sixth is [`Health::ready`].
-const GUARDS: [Guard; 5] = [switch_is_on, has_work, project_opted_in, services_are_opted_in, extensions_are_allowed];
+/// The guards that need no runtime, in order. After them comes [`Health::ready`].
+const GUARDS: [Guard; 6] =
+    [switch_is_on, has_work, project_opted_in, services_are_opted_in, extensions_are_allowed, runtime_is_near];
 
 /// What passed the guards.
 #[derive(Debug, PartialEq, Eq)]
@@ -136,6 +139,14 @@ fn extensions_are_allowed(ask: &Ask<'_>) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+fn runtime_is_near(ask: &Ask<'_>) -> Result<(), Error> {
+    if !ask.too_far {
+        return Ok(());
+    }
+    let remediate = "the operator runs the host on that machine, or sets `[privacy] mode = \"any\"`";
+    Err(refuse("the container runtime is on another machine, and this host is set to use none but its own", remediate))
 }
 
 /// Every extension of every service of the project, as `service.extension`.

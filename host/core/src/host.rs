@@ -405,15 +405,11 @@ impl Host {
                 services,
                 extensions,
                 catalog: &self.catalog.current(),
+                too_far: self.local_only && !self.runtime.caps().local,
             },
             &self.health,
         )
         .await?;
-        if self.local_only && !self.runtime.caps().local {
-            let message = "the container runtime is on another machine, and this host is set to use none but its own";
-            let remediate = "the operator runs the host on that machine, or sets `[privacy] mode = \"any\"`";
-            return Err(Error::new(Code::InvalidState, message, remediate));
-        }
         match (work, project) {
             (Some(work), Some(project)) => Ok(Admission { admitted, work, project }),
             _ => Err(guard::no_work()),

@@ -89,6 +89,7 @@ fn commands_run_in_the_work_folder_and_find_what_earlier_ones_wrote() {
     assert_eq!((&ran["stdout_cut"], &ran["stderr_cut"]), (&json!(true), &json!(false)));
     assert!(stdout.starts_with("first\n") && stdout.ends_with("\nlast\n") && stdout.contains(" bytes left out]"));
     assert!(stdout.len() < 100_000 && !stdout.contains('\u{fffd}'), "{}", stdout.len());
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
 }
 
 #[test]
@@ -155,6 +156,7 @@ fn files_are_written_and_read_and_stay_inside() {
     let large = "x".repeat(200_000);
     call("write_file", json!({ "path": "large", "content": large })).evidence();
     assert_eq!(out(&agent, "home", "wc -c < large"), "200000");
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
 }
 
 #[test]
@@ -178,7 +180,7 @@ fn what_a_command_started_ends_with_it() {
         let name = |s: &str| host.containers().into_iter().find(|c| c.contains(&format!("-{s}-"))).unwrap();
         out(&agent, service, "true");
         let container = name(service);
-        let processes = || docker(["top", &container, "-eo", "args"]).unwrap();
+        let processes = || docker(["top", &container, "-eo", "pid,args"]).unwrap();
         let idle = processes().lines().count();
         let line =
             "setsid sleep 4001 & trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 4002; sleep 4003' &) ; sleep 4004";
@@ -194,6 +196,7 @@ fn what_a_command_started_ends_with_it() {
         wait("its end", || processes().lines().count() == idle);
         assert_eq!(out(&agent, service, "echo next"), "next");
     }
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
 }
 
 #[test]
@@ -283,28 +286,30 @@ fn the_least_recently_used_one_makes_room() {
     for agent in &agents[..2] {
         out(agent, "home", "echo x > file");
     }
-    let busy = agents[0].clone();
-    let busy = std::thread::spawn(move || sh(&busy, "home", "until test -e go; do sleep 0.1; done; cat file"));
-    wait("the command to run", || {
-        docker(["ps", "--quiet", "--filter", &format!("label={}.installation={}", host.namespace, host.installation)])
-            .unwrap()
-            .lines()
-            .any(|id| docker(["top", id, "-eo", "args"]).unwrap().contains("until test"))
-    });
+    let waiting = || {
+        let filter = format!("label={}.installation={}", host.namespace, host.installation);
+        let running = docker(["ps", "--quiet", "--filter", &filter]).unwrap();
+        let tops = running.lines().map(|id| docker(["top", id, "-eo", "pid,args"]).unwrap_or_default());
+        tops.filter(|top| top.contains("until test")).count()
+    };
+    let wait_in = |agent: &Client| {
+        let agent = agent.clone();
+        std::thread::spawn(move || sh(&agent, "home", "until test -e go; do sleep 0.1; done; cat file"))
+    };
+    let first = wait_in(&agents[0]);
+    wait("the command to run", || waiting() == 1);
     // Used more recently, but the other one is busy.
-    out(&agents[2], "home", "true");
+    out(&agents[2], "home", "echo z > file");
     assert_eq!(states(&host, "kept").iter().filter(|s| *s == "running").count(), 2);
-    let c = agents[2].clone();
-    let second = std::thread::spawn(move || sh(&c, "home", "until test -e go; do sleep 0.1; done"));
-    wait("all to be busy", || {
-        let answer = agents[1].call("run_command", &json!({ "service": "home", "command": "true" }));
-        answer.status == 429
-    });
+    let second = wait_in(&agents[2]);
+    wait("both to be busy", || waiting() == 2);
+    let refused = agents[1].call("run_command", &json!({ "service": "home", "command": "true" }));
+    assert_eq!((refused.status, refused.code()), (429, "capacity"));
     for agent in [&agents[0], &agents[2]] {
         agent.call("write_file", &json!({ "service": "home", "path": "go", "content": "" })).evidence();
     }
-    assert_eq!(busy.join().unwrap()["stdout"], "x\n");
-    second.join().unwrap();
+    assert_eq!(first.join().unwrap()["stdout"], "x\n");
+    assert_eq!(second.join().unwrap()["stdout"], "z\n");
     assert_eq!(out(&agents[1], "home", "cat file"), "x");
     for name in ["a", "b", "c"] {
         host.operator().call("remove_agent", &json!({ "agent": name })).evidence();
@@ -402,4 +407,24 @@ fn artifacts_outlive_their_box_and_are_their_maker_s() {
     assert_eq!(stored(), 0);
     assert_eq!(orchestrator(&host).call("read_artifact", &id).status, 404);
     host.operator().call("remove_agent", &json!({ "agent": "dev-two" })).evidence();
+}
+
+#[test]
+fn local_only_refuses_a_docker_elsewhere_for_every_verb() {
+    let docker = "host = \"tcp://127.0.0.1:1\"".to_owned();
+    let options = boxes("[privacy]\nmode = \"local_only\"\n");
+    let host = TestHost::start_with(Options { docker, ..options });
+    let agent = tenant(&host, "dev-1");
+    for (verb, body) in [
+        ("request_sandbox", json!({})),
+        ("run_command", json!({ "service": "box", "command": "true" })),
+        ("read_file", json!({ "service": "box", "path": "x" })),
+        ("write_file", json!({ "service": "box", "path": "x", "content": "" })),
+        ("list_files", json!({ "service": "box" })),
+        ("create_artifact", json!({ "service": "box", "path": "x", "name": "x" })),
+    ] {
+        let answer = agent.call(verb, &body);
+        assert_eq!(answer.status, 409, "{verb}");
+        assert!(answer.error("message").contains("on another machine"), "{verb}: {}", answer.error("message"));
+    }
 }
