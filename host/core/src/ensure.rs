@@ -368,6 +368,7 @@ impl Ensure {
                 features,
                 superuser: want.superuser,
                 box_network: want.box_network,
+                known: known.cloned(),
             };
             services.push((service, note));
         }
@@ -379,7 +380,7 @@ impl Ensure {
             async move {
                 let sink = sink(owner, &service.name, progress.clone());
                 let generation = self.generation.fetch_add(1, Ordering::Relaxed);
-                let work = maker.make(service, owner, note, known, generation, &sink, stop);
+                let work = maker.make(service, owner, note, generation, &sink, stop);
                 // One service's panic must not drop the others half way.
                 let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
                     tracing::error!(%owner, service = %service.name, "making it panicked");

@@ -47,6 +47,8 @@ pub struct Note {
     pub superuser: bool,
     /// Whether it is in the sandbox network, if it is a box. Everything else is.
     pub box_network: bool,
+    /// The passwords that its data knows already. Not noted on it.
+    pub known: Option<Secrets>,
 }
 
 /// Label keys, without the namespace. They are read back on adoption.

@@ -70,7 +70,7 @@ pub struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Makes a container of `service` for `owner`, with these passwords where its data knows them already.
+    /// Makes a container of `service` for `owner`.
     ///
     /// # Errors
     /// See [`NotMade`]. Nothing is left then.
@@ -79,7 +79,6 @@ impl Maker<'_> {
         service: &Arc<Service>,
         owner: &Owner,
         note: &Note,
-        known: Option<&Secrets>,
         generation: u64,
         progress: &ProgressSink,
         cancel: &CancellationToken,
@@ -90,7 +89,7 @@ impl Maker<'_> {
             NotMade::Failed(Failure { retryable, ..Failure::new(&service.name, "plan", e.to_string()) })
         })?;
         let account = checked.recipe().container.account.as_ref();
-        let secrets = account.map(|account| known.cloned().unwrap_or_else(|| Secrets::fresh(account)));
+        let secrets = account.map(|account| note.known.clone().unwrap_or_else(|| Secrets::fresh(account)));
         let folder = checked.recipe().container.work_folder.clone();
         let folder = folder.map(|inside| Folder { name: owner.folder(), inside });
         let from = match &folder {

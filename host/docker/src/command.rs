@@ -130,13 +130,11 @@ async fn work(docker: &Docker, id: &str, plan: &RunPlan, over: &CancellationToke
             }
         };
         let mut is_over = pin!(is_over);
-        let code = loop {
-            tokio::select! {
-                biased;
-                code = &mut collecting => break Some(code),
-                () = &mut is_over => break None,
-                never = &mut feeding => match never {},
-            }
+        let code = tokio::select! {
+            biased;
+            code = &mut collecting => Some(code),
+            () = &mut is_over => None,
+            never = &mut feeding => match never {},
         };
         match code {
             Some(code) => Ok(code.map_err(while_it_ran)?),
