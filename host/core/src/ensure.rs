@@ -216,7 +216,11 @@ impl Ensure {
             return Ok(false);
         }
         if !sound {
-            tracing::warn!(%owner, "a container is not as it was left: the sandbox is made anew");
+            tracing::warn!(
+                agent = owner.slug(),
+                owner = owner.key(),
+                "a container is not as it was left: the sandbox is made anew"
+            );
         }
         self.may_remake(entry, held.as_ref(), &change)?;
 
@@ -383,7 +387,7 @@ impl Ensure {
                 let work = maker.make(service, owner, note, generation, &sink, stop);
                 // One service's panic must not drop the others half way.
                 let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
-                    tracing::error!(%owner, service = %service.name, "making it panicked");
+                    tracing::error!(agent = owner.slug(), owner = owner.key(), service = %service.name, "making it panicked");
                     Err(NotMade::Failed(Failure::new(&service.name, "make", "the host made a mistake")))
                 });
                 if result.is_err() {
@@ -404,7 +408,7 @@ impl Ensure {
                 }
                 Err(NotMade::Failed(failure)) => {
                     let failed = failure.into_error();
-                    tracing::warn!(%owner, %service, error = %failed.message, "not made");
+                    tracing::warn!(agent = owner.slug(), owner = owner.key(), %service, error = %failed.message, "not made");
                     error.get_or_insert(failed);
                 }
             }
@@ -459,7 +463,7 @@ impl Ensure {
         for _ in 0..NAME_TRIES {
             match &result {
                 Err(RuntimeError::Conflict { holder: Some(holder), .. }) if self.is_ours(holder) => {
-                    tracing::warn!(%owner, %service, "a stale container had the name");
+                    tracing::warn!(agent = owner.slug(), owner = owner.key(), %service, "a stale container had the name");
                     let folder = holder.labels.get(&self.names.label(label::FOLDER)).map(String::as_str);
                     self.leaving.let_go(&holder.id, folder).await;
                 }
@@ -483,8 +487,12 @@ impl Ensure {
         crash::here("committed");
         let Serving { name: container, features, superuser, .. } = &serving;
         match old {
-            None => tracing::info!(target: "audit", %owner, %service, container, ?features, superuser, "made"),
-            Some(_) => tracing::info!(target: "audit", %owner, %service, container, ?features, superuser, "remade"),
+            None => {
+                tracing::info!(target: "audit", agent = owner.slug(), owner = owner.key(), %service, container, ?features, superuser, "made")
+            }
+            Some(_) => {
+                tracing::info!(target: "audit", agent = owner.slug(), owner = owner.key(), %service, container, ?features, superuser, "remade")
+            }
         }
         let live = held.get_or_insert_with(|| Live::new(want.project.clone()));
         live.services.insert(service.clone(), Arc::new(serving));
@@ -503,7 +511,14 @@ fn sink(owner: &Owner, service: &ServiceName, progress: broadcast::Sender<Progre
     let owner = owner.clone();
     let to = move |report: Progress| {
         if report.bytes.is_none() {
-            tracing::debug!(%owner, service = report.service, step = report.step, detail = report.detail, "progress");
+            tracing::debug!(
+                agent = owner.slug(),
+                owner = owner.key(),
+                service = report.service,
+                step = report.step,
+                detail = report.detail,
+                "progress"
+            );
         }
         // Nobody listening is fine.
         let _ = progress.send(report);

@@ -139,7 +139,7 @@ impl Ensure {
                 if !row.made
                     && let Err(left) = self.delete_kept(&row).await
                 {
-                    tracing::warn!(%owner, error = %left, "what was half made is still there; the next attempt removes it");
+                    tracing::warn!(agent = owner.slug(), owner = owner.key(), error = %left, "what was half made is still there; the next attempt removes it");
                 }
                 Err(e)
             }
@@ -193,7 +193,9 @@ impl Ensure {
         let grace = sleep_grace(service.is_some_and(|s| s.work_folder.is_some()));
         match self.runtime.suspend(id, grace).await {
             Ok(()) | Err(RuntimeError::NotFound(_)) => {}
-            Err(e) => tracing::warn!(%owner, error = %e, "it does not go to sleep; the sweep will see to it"),
+            Err(e) => {
+                tracing::warn!(agent = owner.slug(), owner = owner.key(), error = %e, "it does not go to sleep; the sweep will see to it")
+            }
         }
     }
 

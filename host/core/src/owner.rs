@@ -110,6 +110,16 @@ impl Owner {
         }
     }
 
+    /// For logs: the agent, where it is named by that.
+    pub fn slug(&self) -> Option<&str> {
+        self.keyed.is_none().then(|| self.agent.as_str())
+    }
+
+    /// For logs: a prefix of the key, where it is named by that.
+    pub fn key(&self) -> Option<&str> {
+        self.keyed.as_ref().map(|keyed| keyed.key.digits(IN_LOGS))
+    }
+
     /// Whether letting go only puts to sleep.
     pub fn retains(&self) -> bool {
         self.keyed.as_ref().is_some_and(|k| k.retained)

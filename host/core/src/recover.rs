@@ -83,7 +83,11 @@ pub async fn recover(registry: &Registry, people: &People) -> Result<()> {
             })
         };
         if let Err(live) = registry.adopt(&owner, live, still) {
-            tracing::info!(%owner, "released, or it does not work on that project any more: let go");
+            tracing::info!(
+                agent = owner.slug(),
+                owner = owner.key(),
+                "released, or it does not work on that project any more: let go"
+            );
             if owner.retains() {
                 join_all(live.services.values().map(|s| ensure.sleep(&owner, &s.id))).await;
             } else {

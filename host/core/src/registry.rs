@@ -465,10 +465,10 @@ impl Registry {
         crash::here("release decided");
         if !services.is_empty() {
             let names: Vec<_> = services.iter().map(ServiceName::as_str).collect();
-            tracing::info!(target: "audit", %owner, services = ?names, why, "released");
+            tracing::info!(target: "audit", agent = owner.slug(), owner = owner.key(), services = ?names, why, "released");
         }
         if tokio::time::timeout(RELEASE_WAIT, gone.wait_for(|gone| *gone)).await.is_err() {
-            tracing::warn!(%owner, "released; the removal takes longer and goes on");
+            tracing::warn!(agent = owner.slug(), owner = owner.key(), "released; the removal takes longer and goes on");
         }
         services
     }
@@ -626,8 +626,12 @@ impl Registry {
             self.count(owner).fetch_add(1, Ordering::Relaxed);
         }
         match self.ensure.delete_kept(row).await {
-            Ok(()) => tracing::info!(target: "audit", %owner, service = %row.service, "deleted"),
-            Err(e) => tracing::warn!(%owner, error = %e, "not deleted yet; the next sweep tries again"),
+            Ok(()) => {
+                tracing::info!(target: "audit", agent = owner.slug(), owner = owner.key(), service = %row.service, "deleted")
+            }
+            Err(e) => {
+                tracing::warn!(agent = owner.slug(), owner = owner.key(), error = %e, "not deleted yet; the next sweep tries again")
+            }
         }
         self.vacate(owner, &entry);
         tx.send_replace(true);
@@ -721,7 +725,7 @@ impl Fly {
             let result = match std::panic::AssertUnwindSafe(round).catch_unwind().await {
                 Ok(result) => result,
                 Err(_) => {
-                    tracing::error!(owner = %self.owner, "a provision panicked");
+                    tracing::error!(agent = self.owner.slug(), owner = self.owner.key(), "a provision panicked");
                     // What it was making has been discarded by its maker; what was held is still on our hands.
                     Err(Error::internal())
                 }
