@@ -18,6 +18,8 @@ use serde_json::json;
 const ROUNDS: usize = 7;
 /// Rounds of what takes milliseconds.
 const QUICK_ROUNDS: usize = 200;
+/// How many agents ask at once.
+const CROWD: u32 = 100;
 /// Rounds of what takes microseconds.
 const CALLS: usize = 5_000;
 
@@ -25,10 +27,13 @@ const SERVICES: [&str; 3] = ["postgres", "redis", "mongo"];
 
 fn main() -> Result<()> {
     println!("Rounds: {ROUNDS} cold, {QUICK_ROUNDS} hits, {CALLS} engine calls. Medians, unless said otherwise.\n");
-    cold()?;
-    hit()?;
-    engine_call()?;
-    start_and_memory()
+    let only = std::env::args().nth(1);
+    let parts: [(&str, fn() -> Result<()>); 5] =
+        [("cold", cold), ("hit", hit), ("engine", engine_call), ("start", start_and_memory), ("crowd", crowd)];
+    for (_, part) in parts.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
+        part()?;
+    }
+    Ok(())
 }
 
 fn row(what: &str, value: &str, beside: &str, ratio: f64, asked: &str) {
@@ -212,6 +217,48 @@ fn engine_call() -> Result<()> {
         "an engine call (fresh store, postgres): median {}, 99th percentile {} (asked: about 1 ms)",
         millis(percentile(&mut times, 0.5)),
         millis(percentile(&mut times, 0.99))
+    );
+    Ok(())
+}
+
+/// Many agents at once with a Redis each, beside one alone; and what is left when all have given theirs back.
+fn crowd() -> Result<()> {
+    let host = host();
+    let agents: Vec<_> = (0..CROWD)
+        .map(|n| {
+            let name = format!("crowd-{n}");
+            let body = json!({ "agent": name, "role": "developer" });
+            let answer = orchestrator(&host).call("register_agent", &body);
+            let body = json!({ "agent": name, "project": "only-redis" });
+            orchestrator(&host).call("begin_work", &body).evidence();
+            host.nobody().with_token(answer.evidence()["token"].as_str().expect("a token"))
+        })
+        .collect();
+    let ask = |client: &Client| timed(|| client.call("request_sandbox", &json!({})).evidence().clone()).0;
+    let alone = ask(&agents[0]);
+    agents[0].call("release_sandbox", &json!({})).evidence();
+    host.wait_until_empty();
+    let at_once = |work: &(dyn Fn(&Client) -> Duration + Sync)| {
+        thread::scope(|scope| {
+            let threads: Vec<_> = agents.iter().map(|agent| scope.spawn(move || work(agent))).collect();
+            threads.into_iter().map(|t| t.join().expect("no call fails")).collect::<Vec<_>>()
+        })
+    };
+    let (all, mut each) = timed(|| at_once(&ask));
+    ensure!(host.containers().len() == CROWD as usize, "each has one");
+    let release = |client: &Client| timed(|| client.call("release_sandbox", &json!({})).evidence().clone()).0;
+    let (gone, _) = timed(|| {
+        at_once(&release);
+        host.wait_until_empty();
+    });
+    let beside = format!("one alone: {}", millis(alone));
+    let ratio = all.as_secs_f64() / f64::from(CROWD) / alone.as_secs_f64();
+    row(&format!("{CROWD} Redis at once, for each"), &millis(all / CROWD), &beside, ratio, "-");
+    println!(
+        "{CROWD} Redis at once: all {}, 99th percentile of a call {}; released and gone after {}, nothing left",
+        millis(all),
+        millis(percentile(&mut each, 0.99)),
+        millis(gone)
     );
     Ok(())
 }
