@@ -25,11 +25,14 @@ const CALLS: usize = 5_000;
 
 const SERVICES: [&str; 3] = ["postgres", "redis", "mongo"];
 
+/// What measures one thing.
+type Part = fn() -> Result<()>;
+
 fn main() -> Result<()> {
     println!("Rounds: {ROUNDS} cold, {QUICK_ROUNDS} hits, {CALLS} engine calls. Medians, unless said otherwise.\n");
     let only = std::env::args().nth(1);
-    let parts: [(&str, fn() -> Result<()>); 5] =
-        [("cold", cold), ("hit", hit), ("engine", engine_call), ("start", start_and_memory), ("crowd", crowd)];
+    let parts =
+        [("cold", cold as Part), ("hit", hit), ("engine", engine_call), ("start", start_and_memory), ("crowd", crowd)];
     for (_, part) in parts.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
         part()?;
     }
