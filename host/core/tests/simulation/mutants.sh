@@ -127,7 +127,7 @@ mutant "a caller that goes away only detaches" "what_nobody_waited_for_is_found_
             let wait = listen(&mut outcome, progress, listener);'
 
 mutant "what a flight held is let go when it was released" "a_release_ends_every_wait" \
-  registry '            self.registry.let_go_all(&live).await;
+  registry '            self.registry.let_go_all(&self.owner, &live).await;
         }
         self.registry.vacate' '            drop(live);
         }
@@ -150,7 +150,7 @@ mutant "new work ends what was made for the old" "2" \
   host '        if new {' '        if !new {'
 
 mutant "new work ends what earlier work left, which is not known yet" "new_work_has_nothing_of_the_work_before_a_kill" \
-  host '        if new {' '        if new && self.registry.snapshot(agent).state != "absent" {'
+  host '        if new {' '        if new && self.status(agent).state != "absent" {'
 
 mutant "the end of work ends its sandbox" "1" \
   host '        if ended.is_some() || self' '        if ended.is_none() && self'
@@ -158,10 +158,10 @@ mutant "the end of work ends its sandbox" "1" \
 # One round: is what is held sound, what has to be made, and what has to go.
 
 mutant "a hit is looked at live" "0" \
-  ensure 'Some(live) => self.check(agent, live).await?,' 'Some(_) => true,'
+  ensure 'Some(live) => self.check(owner, live).await?,' 'Some(_) => true,'
 
 mutant "a hit has to run and not be paused" "what_ends_after_it_was_confirmed_is_not_handed_out" \
-  ensure 'unit.filter(|u| u.state == UnitState::Running)' 'unit.filter(|u| u.state == u.state || u.state == UnitState::Running)'
+  ensure 'u.state == UnitState::Running && u.address' '(u.state == u.state || u.state == UnitState::Running) && u.address'
 
 mutant "a hit has to have its name" "24" \
   ensure 'u.id == serving.id && u.name == serving.name' 'u.id == serving.id'
@@ -191,27 +191,34 @@ mutant "one more look after something was made" "what_ends_after_it_was_confirme
   ensure 'Ok(!committed.is_empty())' 'Ok(false)'
 
 mutant "what is not opted in any more goes" "29" \
-  ensure 'join_all(dropped.iter().map(|s| self.leaving.let_go(&s.id))).await;' 'drop(dropped);'
+  ensure 'self.let_go(&dropped).await;' 'drop(dropped);'
 
 mutant "a name that is somebody else's is known before anything is made" "nothing_is_made_for_a_name_that_is_somebody_elses" \
-  ensure '            self.name_is_free(agent, &service).await?;' ''
+  ensure '            self.name_is_free(owner, &service).await?;' ''
 
 mutant "a failed service takes the others of its round along" "a_panic_over_one_service_leaves_nothing_of_the_others" \
-  ensure '        join_all(made.iter().map(|(_, m)| self.leaving.discard(&m.id, false))).await;
+  ensure '        join_all(made.iter().map(|(_, m)| {
+            let folder = m.serving.folder().filter(|_| !owner.retains());
+            self.leaving.discard(&m.id, false, folder)
+        }))
+        .await;
         Err(error)' '        Err(error)'
 
 mutant "a failed commit takes those that were still to come along" "26" \
-  ensure 'join_all(made.map(|(_, m)| async move { self.leaving.discard(&m.id, false).await })).await;' 'drop(made);'
+  ensure '                join_all(
+                    made.map(|(_, m)| async move { self.leaving.discard(&m.id, false, m.serving.folder()).await }),
+                )
+                .await;' '                drop(made);'
 
 mutant "a failed commit takes those before it along" "26" \
-  ensure 'join_all(undone.iter().map(|s| self.leaving.let_go(&s.id))).await;' 'drop(undone);'
+  ensure 'self.let_go(&undone).await;' 'drop(undone);'
 
 mutant "what could not be given its name is removed" "26" \
-  ensure '            self.leaving.discard(&id, false).await;
+  ensure '            self.leaving.discard(&id, false, serving.folder().filter(|_| !owner.retains())).await;
             self.health.note(&e);' '            self.health.note(&e);'
 
 mutant "a predecessor is let go" "a_predecessor_that_lost_its_name_goes_too" \
-  ensure '            self.leaving.let_go(&old.id).await;
+  ensure '            self.leaving.let_go(&old.id, old.folder()).await;
             crash::here("predecessor let go");' '            let _ = old;'
 
 mutant "a stale container of this installation gives the name" "a_stale_container_with_the_name_is_let_go_and_is_never_told_to_be_somebody_elses" \
@@ -223,7 +230,7 @@ mutant "a container of another installation keeps the name" "nothing_is_made_for
 # Making one container.
 
 mutant "a failed put is discarded" "17" \
-  provision 'if e.step != PutStep::Pull {' 'if e.step == PutStep::Pull {'
+  provision 'self.leaving.discard(&plan.name, suspect, goes).await;' 'let _ = suspect;'
 
 mutant "a put that may still happen is suspect" "25" \
   provision 'let suspect = matches!(' 'let suspect = false && matches!('
@@ -237,11 +244,11 @@ mutant "a put is waited for, whoever gives up" "a_release_ends_every_wait" \
 
 mutant "what could not be confirmed is discarded" "a_release_ends_every_wait" \
   provision '            Ok(Err(not_made)) => {
-                self.leaving.discard(&unit.id, false).await;' '            Ok(Err(not_made)) => {'
+                self.leaving.discard(&unit.id, false, goes).await;' '            Ok(Err(not_made)) => {'
 
 mutant "what a panic leaves is discarded" "a_panic_over_what_runs_already_leaves_nothing" \
   provision '            Err(panic) => {
-                self.leaving.discard(&unit.id, false).await;' '            Err(panic) => {'
+                self.leaving.discard(&unit.id, false, goes).await;' '            Err(panic) => {'
 
 mutant "features are confirmed before anything gets its name" "0" \
   provision '            self.steps("setup", &self.checked.recipe().setup).await?;
@@ -254,7 +261,7 @@ mutant "a removal is tried again until it succeeds" "17" \
   leaving 'Err(e) => tracing::warn!(container = short(&key), error = %e, "not removed yet"),' 'Err(_) => break this.strike(&key),'
 
 mutant "a discard that failed goes on behind" "17" \
-  leaving '_ => self.remove_behind(name.to_owned(), until),' '_ => self.strike(name),'
+  leaving '_ => self.remove_behind(name.to_owned(), until, folder),' '_ => self.strike(name),'
 
 mutant "what may still be made is removed until it cannot be" "25" \
   leaving 'Ok(()) if suspect_until.is_none_or(|until| Instant::now() >= until) => {' \
@@ -267,23 +274,24 @@ mutant "what could not be renamed is removed all the same" "82" \
 # The start.
 
 mutant "what was being made when its host was killed is removed" "what_was_half_made_is_removed_by_the_next_start" \
-  recover '                registry.leaving().let_go(&unit.id).await;' ''
+  recover '                registry.leaving().let_go(&unit.id, folder(unit, &names)).await;' ''
 
 mutant "nothing is concluded from a listing that failed" "nothing_is_concluded_from_what_docker_did_not_say_when_the_host_starts" \
-  recover 'let mut units = runtime.list(&labels).await?;' 'let mut units = runtime.list(&labels).await.unwrap_or_default();'
+  recover 'let mut units = ensure.runtime.list(&labels).await?;' \
+  'let mut units = ensure.runtime.list(&labels).await.unwrap_or_default();'
 
 mutant "the start looks at the labels again" "what_a_listing_answers_beside_what_was_asked_is_left_alone" \
   recover 'units.retain(|unit| names.are_ours(&unit.labels));' ''
 
 mutant "nothing is concluded from a look that failed" "nothing_is_concluded_from_what_docker_did_not_say_when_the_host_starts" \
-  recover 'Err(e @ (RuntimeError::Unreachable(_) | RuntimeError::Deadline(_))) => return Err(No::Unknown(e)),
-        Err(e)' 'Err(e)'
+  kept 'RuntimeError::Unreachable(_) | RuntimeError::Deadline(_) => Self::Known(e),
+            e' 'e'
 
 mutant "what does not confirm its features any more is not adopted" "what_was_started_again_while_no_host_was_there_has_lost_its_features_and_goes" \
-  recover 'match confirm.still_good(STILL_GOOD).await {' 'match confirm.still_good(STILL_GOOD).await.or(Ok(())) {'
+  kept 'confirm.still_good(patience).await,' 'confirm.still_good(patience).await.or(Ok(None)),'
 
 mutant "a container serves whom its labels name" "a_name_alone_makes_nobody_an_owner" \
-  recover 'if text(label::OWNER)? != names.owner(&agent) {' 'if text(label::OWNER)? == "" {'
+  recover 'if text(label::OWNER)? != owner.label(names) {' 'if text(label::OWNER)? == "" {'
 
 # The janitor.
 
@@ -298,19 +306,19 @@ mutant "what nobody knows is removed at last" "what_is_created_after_its_host_wa
   janitor 'now.duration_since(*seen) >= self.pace.grace' 'now.duration_since(*seen) >= self.pace.grace * 1000'
 
 mutant "the janitor looks at the labels again" "what_a_listing_answers_beside_what_was_asked_is_left_alone" \
-  janitor 'if stale && self.names.are_ours(&unit.labels) {' 'if stale {'
+  janitor 'if !stale || !self.names.are_ours(&unit.labels) {' 'if !stale {'
 
 mutant "a sweep concludes nothing from a listing that failed" "who_runs_needs_no_lease_and_who_does_not_loses_what_it_had" \
   janitor 'self.runtime.list(&[]).await?;' 'self.runtime.list(&[]).await.unwrap_or_default();'
 
 mutant "what is being made is not swept" "what_takes_long_to_make_is_not_swept" \
-  janitor '.filter(|unit| !self.is_being_made(unit))' '.filter(|unit| !self.is_being_made(unit) || true)'
+  janitor '.is_some_and(|o| changing.contains(o))' '.is_some_and(|o| changing.contains(o) && false)'
 
 mutant "an agent that runs keeps its sandbox without a lease" "who_runs_needs_no_lease_and_who_does_not_loses_what_it_had" \
-  janitor 'if !agents.contains(agent.as_str()) {' 'if !agents.contains(agent.as_str()) || true {'
+  janitor 'if !agents.contains(owner.agent.as_str()) {' 'if !agents.contains(owner.agent.as_str()) || true {'
 
 mutant "an owner that is gone loses its sandbox" "who_runs_needs_no_lease_and_who_does_not_loses_what_it_had" \
-  janitor 'if !agents.contains(agent.as_str()) {' 'if !agents.contains(agent.as_str()) && false {'
+  janitor 'if !agents.contains(owner.agent.as_str()) {' 'if !agents.contains(owner.agent.as_str()) && false {'
 
 # Agents whose container ended.
 
@@ -335,7 +343,7 @@ mutant "a listing that failed says of no agent that it is gone" "an_agent_whose_
   'Err(_) => Vec::new(),'
 
 mutant "an agent that called since keeps its sandbox" "an_agent_whose_container_ended_keeps_its_sandbox_if_it_comes_back" \
-  registry '!self.called_since(entry, since)' '(!self.called_since(entry, since) || true)'
+  registry '!Self::called_since(entry, since)' '(!Self::called_since(entry, since) || true)'
 
 echo
 echo "$((played - missed)) of $played are noticed"
