@@ -233,7 +233,8 @@ impl Ensure {
             }
         };
         // Before it is tried: if it is started again meanwhile, that is found out later.
-        let unit = self.runtime.inspect(&unit.id).await?;
+        // Under the name by which it was found: if it has another one by now, that is found out later too.
+        let unit = Unit { name: unit.name.clone(), ..self.runtime.inspect(&unit.id).await? };
         if unit.state != UnitState::Running {
             return Err("it does not run".into());
         }

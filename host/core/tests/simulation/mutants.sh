@@ -23,7 +23,7 @@ missed=0 played=0 output=$work/output
 # A copy of its own, so that nobody who edits or builds meanwhile is in the way.
 rm -rf "$tree" "$work/src"
 mkdir -p "$tree"
-tar -C "$root" --exclude=./target --exclude=./.git -cf - . | tar -C "$tree" -xf -
+tar -C "$root" --exclude=./target --exclude=./.git -cf - . | tar -C "$tree" -xmf -
 cp -r "$tree/host/core/src" "$work/src"
 
 # `fails [scene|seed]`: plays that alone, or everything; whether something was noticed.
