@@ -30,6 +30,9 @@ const MAX_BODY: usize = 64 << 10;
 /// Largest body of a verb that carries a file, in bytes.
 const MAX_FILE_BODY: usize = 16 << 20;
 
+/// How long the body of a refused caller may take. It is on its way already.
+const DISCARD_DEADLINE: Duration = Duration::from_secs(1);
+
 /// How long a body may take to arrive. It is small, so this is patience with the network, not with the caller.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -91,7 +94,13 @@ async fn do_verb(
 }
 
 async fn run_verb(host: &Arc<Host>, name: &str, headers: &HeaderMap, body: Body) -> Result<Reply, Error> {
-    let verb = verb::find(host, name, &authenticate(host, headers)?)?;
+    let verb = match authenticate(host, headers).and_then(|caller| verb::find(host, name, &caller)) {
+        Ok(verb) => verb,
+        Err(e) => {
+            discard(body).await;
+            return Err(e);
+        }
+    };
     tracing::Span::current().record("verb", verb.name);
     let max = if verb.carries_file { MAX_FILE_BODY } else { MAX_BODY };
     if headers.get(header::CONTENT_LENGTH).and_then(|h| h.to_str().ok()?.parse::<u64>().ok()) > Some(max as u64) {
@@ -126,6 +135,13 @@ async fn read(body: Body, max: usize) -> Result<Vec<u8>, Error> {
         Err(e) if e.is::<LengthLimitError>() => Err(too_large(max)),
         Err(_) => Err(Error::bad_request("the body ended before it was complete")),
     }
+}
+
+/// Reads what a refused caller sent: where a body is left unread the connection ends with the answer, and the caller's next
+/// request on it would be lost.
+async fn discard(body: Body) {
+    // Whatever comes of it, the caller is refused.
+    let _ = tokio::time::timeout(DISCARD_DEADLINE, Limited::new(body, MAX_BODY).collect()).await;
 }
 
 fn too_large(max: usize) -> Error {
