@@ -34,7 +34,7 @@ use sandbar_core::runtime::{
     Caps, Event, ExecOutput, ExecPlan, Exit, Labels, PutError, PutStep, Result, RunOutput, RunPlan, Runtime,
     RuntimeError, Unit, UnitPlan,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::{Connection, Target};
@@ -82,6 +82,7 @@ impl DockerRuntime {
                 network: Network::new(network, labels),
                 pulls: pull::Pulls::new(pull),
                 credentials: Credentials::new(&connect::environment),
+                at_once: Semaphore::new(limits::AT_ONCE),
                 installation,
             },
         })

@@ -10,6 +10,10 @@ pub(crate) const PING: Duration = Duration::from_secs(5);
 /// Making a container, and each step that belongs to it: network, upload of files. The specification's number.
 pub(crate) const CREATE: Duration = Duration::from_secs(20);
 
+/// How many containers are made and started at once. Docker starts some three a second for each core and takes all that it is
+/// given, so that with a hundred at once each would wait longer than [`START`] for all the others.
+pub(crate) const AT_ONCE: usize = 8;
+
 /// Starting a container. The specification's number.
 pub(crate) const START: Duration = Duration::from_secs(20);
 

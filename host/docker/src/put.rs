@@ -7,6 +7,8 @@ use sandbar_core::crash;
 use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{PutError, PutStep, Result, RuntimeError, Unit, UnitPlan, UnitState};
 
+use tokio::sync::Semaphore;
+
 use crate::credentials::Credentials;
 use crate::errors::{CallError, redacted, within};
 use crate::network::{self, Network};
@@ -20,6 +22,8 @@ pub(crate) struct Maker {
     pub(crate) network: Network,
     pub(crate) pulls: Pulls,
     pub(crate) credentials: Credentials,
+    /// How many containers may be made and started at once.
+    pub(crate) at_once: Semaphore,
     /// The label that says whose something is.
     pub(crate) installation: (String, String),
 }
@@ -41,6 +45,8 @@ impl Maker {
         let at = |step: PutStep| move |error: RuntimeError| PutError { step, error: redacted(error, &plan.env) };
         let image = self.image(docker, &plan.image, progress).await.map_err(at(PutStep::Pull))?;
 
+        // Held until it runs. Waiting here is not waiting for Docker, so it counts against no limit.
+        let _turn = self.at_once.acquire().await;
         progress.step("create", plan.image.as_str());
         let made = self.make(docker, plan, &image).await.map_err(at(PutStep::Create))?;
         let id = match made {
