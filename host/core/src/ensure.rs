@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
@@ -92,8 +92,16 @@ pub struct Ensure {
     pub(crate) store: Arc<Store>,
     pub(crate) folders: Option<Arc<dyn Folders>>,
     generation: AtomicU64,
-    /// Containers that may have been started again since they were made.
-    doubted: Mutex<BTreeSet<String>>,
+    certain: Mutex<Certain>,
+}
+
+/// Containers of which it is known that they run since they were made: they were looked at, and none of them was told to
+/// have ended since.
+#[derive(Default)]
+struct Certain {
+    ids: BTreeSet<String>,
+    /// Whether nobody tells what ends, so that nothing is certain.
+    unseen: bool,
 }
 
 /// What has to happen to one sandbox. Worked out without changing anything, so that it can also be explained.
@@ -149,7 +157,7 @@ impl Ensure {
             store,
             folders,
             generation: AtomicU64::new(start << 20),
-            doubted: Mutex::default(),
+            certain: Mutex::default(),
         }
     }
 
@@ -248,26 +256,39 @@ impl Ensure {
         Ok(!committed.is_empty())
     }
 
-    pub(crate) fn doubt(&self, ids: impl IntoIterator<Item = String>) {
-        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).extend(ids);
+    fn certain(&self) -> MutexGuard<'_, Certain> {
+        self.certain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves only doubts about these.
-    pub(crate) fn forget_doubts(&self, but: &BTreeSet<String>) {
-        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).retain(|id| but.contains(id));
+    /// A container may have been started again.
+    pub(crate) fn doubt(&self, id: &str) {
+        self.certain().ids.remove(id);
     }
 
-    /// Whether a container that is running runs since it was made. Costs nothing where there is no doubt.
+    /// Every container may have been started again, and as long as it is `unseen` what ends, any may be at any time.
+    pub(crate) fn doubt_all(&self, unseen: bool) {
+        *self.certain() = Certain { ids: BTreeSet::new(), unseen };
+    }
+
+    /// Forgets all but these.
+    pub(crate) fn forget_all(&self, but: &BTreeSet<String>) {
+        self.certain().ids.retain(|id| but.contains(id));
+    }
+
+    /// Whether a container that is running runs since it was made. Costs nothing where that is certain.
     async fn runs_since_it_was_made(&self, serving: &Serving) -> Result<bool, Error> {
-        // Taken before the look, so that what is told during it counts.
-        if !self.doubted.lock().unwrap_or_else(PoisonError::into_inner).remove(&serving.id) {
-            return Ok(true);
+        {
+            let mut certain = self.certain();
+            // Noted before the look, so that what is told during it counts.
+            if !certain.unseen && !certain.ids.insert(serving.id.clone()) {
+                return Ok(true);
+            }
         }
         let found = self.runtime.inspect(&serving.id).await;
         if found.as_ref().is_ok_and(|unit| unit.run == serving.run) {
             return Ok(true);
         }
-        self.doubt([serving.id.clone()]);
+        self.doubt(&serving.id);
         match found {
             Ok(_) | Err(RuntimeError::NotFound(_)) => Ok(false),
             Err(e) => {

@@ -236,9 +236,10 @@ impl Host {
                 () = departed.next() => continue,
             };
             match event {
-                Some(Event::Ended { id, labels, .. }) if self.names.are_ours(&labels) => self.registry.doubt(Some(&id)),
+                Some(Event::Ended { id, labels, .. }) if self.names.are_ours(&labels) => self.registry.doubt(&id),
                 Some(Event::Ended { id, name, labels }) => departed.ended(&id, &name, &labels),
-                Some(Event::Lost) => self.registry.doubt(None),
+                Some(Event::Interrupted) => self.registry.doubt_all(true),
+                Some(Event::Resumed) => self.registry.doubt_all(false),
                 None => break,
             }
         }

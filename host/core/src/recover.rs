@@ -97,8 +97,6 @@ pub async fn recover(registry: &Registry, people: &People) -> Result<()> {
     }
     remove_orphans(ensure, &units, &keyed).await;
     registry.recovered();
-    // What was started again while the others were looked at was told to nobody.
-    registry.doubt(None);
     Ok(())
 }
 

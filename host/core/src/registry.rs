@@ -389,13 +389,14 @@ impl Registry {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Has the next call look more closely at a container, or at all of them.
-    pub(crate) fn doubt(&self, id: Option<&str>) {
-        match id {
-            // Also one that is not known: it may be on its way to be.
-            Some(id) => self.ensure.doubt([id.to_owned()]),
-            None => self.ensure.doubt(self.known_ids()),
-        }
+    /// Has the next call look more closely at a container.
+    pub(crate) fn doubt(&self, id: &str) {
+        self.ensure.doubt(id);
+    }
+
+    /// Has the next call look more closely at every container; while it is `unseen` what ends, every call.
+    pub(crate) fn doubt_all(&self, unseen: bool) {
+        self.ensure.doubt_all(unseen);
     }
 
     /// Lets an agent's sandbox go, and what is being made for it, if it has called nothing since. Decided under the entry's lock.
@@ -561,7 +562,7 @@ impl Registry {
         entries.iter().filter(|(_, e)| !matches!(*e.lock(), State::Absent)).map(|(a, _)| a.clone()).collect()
     }
 
-    /// Forgets entries and doubts that say nothing any more. An entry that somebody holds is kept: there must never be two
+    /// Forgets what says nothing any more. An entry that somebody holds is kept: there must never be two
     /// of an agent.
     pub(crate) fn prune(&self) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -571,12 +572,8 @@ impl Registry {
                 && entry.remakes.lock().unwrap_or_else(PoisonError::into_inner).back().is_none_or(old);
             !(spent && Arc::strong_count(entry) == 1)
         });
-        let making = entries.values().any(|entry| matches!(*entry.lock(), State::Making(_)));
         drop(entries);
-        // What is on its way is not known yet.
-        if !making {
-            self.ensure.forget_doubts(&self.known_ids());
-        }
+        self.ensure.forget_all(&self.known_ids());
     }
 
     /// Counts time for what is asleep, and deletes what has been for long enough.

@@ -255,8 +255,10 @@ pub enum Event {
         /// Its labels, where the runtime tells them.
         labels: Labels,
     },
-    /// Events may have been missed: look at everything again.
-    Lost,
+    /// From here on events are missed.
+    Interrupted,
+    /// Events are told again. What happened since the interruption was not and is not.
+    Resumed,
 }
 
 /// Where in [`Runtime::put`] something failed.

@@ -1,6 +1,6 @@
-//! What happens to containers, as Docker tells it: those of agents matter too, and nobody knows their labels and names beforehand. Docker keeps only a short memory of events and loses
-//! it when it restarts, so at both ends of every gap the receiver is told to look at everything again: at its beginning
-//! because Docker may be back and asked for other things before its events are.
+//! What happens to containers, as Docker tells it: those of agents matter too, and nobody knows their labels and names
+//! beforehand. Docker keeps only a short memory of events and loses it when it restarts, so the receiver is told where a
+//! gap begins and where it ends: Docker may be back and asked for other things before its events are.
 //!
 //! An end may be told more than once: a container that dies and is removed has two events, and the seams between two
 //! subscriptions overlap.
@@ -47,7 +47,7 @@ async fn follow(connection: &Connection, mut since: u64, sender: &mpsc::Sender<E
             if gap {
                 // Before the receiver looks, so that what happens while it does is told as well.
                 since = start();
-                if sender.send(Event::Lost).await.is_err() {
+                if sender.send(Event::Resumed).await.is_err() {
                     return Left;
                 }
                 tracing::info!("following Docker's events again");
@@ -64,7 +64,7 @@ async fn follow(connection: &Connection, mut since: u64, sender: &mpsc::Sender<E
         if !gap {
             gap = true;
             tracing::info!("Docker's events are interrupted");
-            if sender.send(Event::Lost).await.is_err() {
+            if sender.send(Event::Interrupted).await.is_err() {
                 return Left;
             }
         }

@@ -170,16 +170,16 @@ mutant "a hit that may have been started again is looked at more closely" "1" \
   ensure 'is_ok_and(|unit| unit.run == serving.run)' 'is_ok_and(|unit| unit.run == serving.run || true)'
 
 mutant "what ended is doubted" "1" \
-  host 'if self.names.are_ours(&labels) => self.registry.doubt(Some(&id)),' 'if self.names.are_ours(&labels) => drop(id),'
+  host 'if self.names.are_ours(&labels) => self.registry.doubt(&id),' 'if self.names.are_ours(&labels) => drop(id),'
+
+mutant "nothing is certain while nobody tells what ends" "what_is_made_and_started_again_while_nobody_tells_is_made_anew" \
+  host 'Some(Event::Interrupted) => self.registry.doubt_all(true),' 'Some(Event::Interrupted) => {}'
 
 mutant "what may have ended unseen is doubted" "1328" \
-  host 'Some(Event::Lost) => self.registry.doubt(None),' 'Some(Event::Lost) => {}'
-
-mutant "what was started again while the host started is doubted" "what_is_started_again_while_the_host_starts_is_made_anew" \
-  recover '    registry.doubt(None);' ''
+  ensure '*self.certain() = Certain { ids: BTreeSet::new(), unseen };' 'self.certain().unseen = unseen;'
 
 mutant "a doubt stays until it is cleared" "1931" \
-  ensure '        self.doubt([serving.id.clone()]);' ''
+  ensure '        self.doubt(&serving.id);' ''
 
 mutant "another project's sandbox goes first" "what_was_made_for_another_project_goes_before_anything_is_made" \
   ensure 'held.take_if(|live| live.project != want.project)' 'held.take_if(|_| false)'

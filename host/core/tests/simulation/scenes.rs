@@ -292,6 +292,27 @@ fn what_is_started_again_while_the_host_starts_is_made_anew() {
 }
 
 #[test]
+fn what_is_made_and_started_again_while_nobody_tells_is_made_anew() {
+    let s = &stage(9, 1);
+    s.life(ZERO, |host| async move {
+        s.served(&host, "shop").await;
+        s.world.with(|inner| {
+            inner.go_away(Duration::from_secs(1), false);
+            inner.come_back();
+        });
+        // Docker answers, and its events are not followed yet.
+        for _ in 0..2 {
+            let before = s.ask(&host, 0).await.unwrap();
+            s.meddle(0, &s.serving("a1/pg"), Meddle::Restart);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            s.with(0, |a| a.forget(s.world.now()));
+            assert_ne!(s.ask(&host, 0).await.unwrap()["pg"]["password"], before["pg"]["password"]);
+        }
+    });
+    s.close();
+}
+
+#[test]
 fn what_is_created_after_its_host_was_killed_is_swept() {
     let s = &stage(10, 1);
     s.life(ZERO, |host| async move {

@@ -291,6 +291,9 @@ impl Inner {
     /// Tells ends from now on.
     pub(crate) fn follow(&mut self) -> mpsc::Receiver<Event> {
         let (sender, receiver) = mpsc::channel(1000);
+        if !self.tells {
+            let _ = sender.try_send(Event::Interrupted);
+        }
         self.watchers.push(sender);
         receiver
     }
@@ -337,6 +340,7 @@ impl Inner {
                 self.end(&id, 255);
             }
         }
+        self.tell(Event::Interrupted);
         let outage = self.outages;
         let back = move |inner: &mut Self| {
             if inner.outages == outage {
@@ -357,7 +361,7 @@ impl Inner {
         let follows = move |inner: &mut Self| {
             if inner.outages == outage {
                 inner.tells = true;
-                inner.tell(Event::Lost);
+                inner.tell(Event::Resumed);
             }
         };
         self.schedule(at, Box::new(follows));

@@ -104,7 +104,7 @@ async fn a_wait_that_is_cut_off_concludes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_gap_in_the_events_one_is_told_to_look() {
+async fn a_gap_in_the_events_is_told() {
     let mut proxy = Proxy::new();
     proxy.up();
     let bench = Bench::at(proxy.host()).await;
@@ -121,10 +121,10 @@ async fn after_a_gap_in_the_events_one_is_told_to_look() {
     assert_eq!(bench.runtime.remove(&first.id, Duration::ZERO).await, Ok(()));
     hear("the first end", ended, &first.id).await;
     proxy.down().await;
-    hear("the word to look again", |event, _| *event == Event::Lost, "").await;
+    hear("the beginning of the gap", |event, _| *event == Event::Interrupted, "").await;
     proxy.unlink();
     proxy.up();
-    hear("the word to look again", |event, _| *event == Event::Lost, "").await;
+    hear("its end", |event, _| *event == Event::Resumed, "").await;
     // At once, while the subscription may not even have reached the daemon.
     assert_eq!(bench.runtime.remove(&second.id, Duration::ZERO).await, Ok(()));
     hear("the second end", ended, &second.id).await;
