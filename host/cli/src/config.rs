@@ -216,11 +216,13 @@ pub(crate) struct Boxes {
     pub(crate) dir: PathBuf,
     /// What the work folder of one box may hold.
     pub(crate) max_bytes: Bytes,
+    /// What all of them together may hold.
+    pub(crate) max_total_bytes: Bytes,
 }
 
 impl Default for Boxes {
     fn default() -> Self {
-        Self { dir: "boxes".into(), max_bytes: Bytes(2 << 30) }
+        Self { dir: "boxes".into(), max_bytes: Bytes(2 << 30), max_total_bytes: Bytes(20 << 30) }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use sandbar_core::catalog::Catalog;
 use sandbar_core::ensure::Limits;
-use sandbar_core::host::Settings;
+use sandbar_core::host::{BoxBudget, Settings};
 use sandbar_core::image::Image;
 use sandbar_core::janitor::Pace;
 use sandbar_core::name::{Names, ProjectName, ServiceName};
@@ -139,7 +139,7 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             respawn: Duration::from_secs(config.janitor.respawn_secs),
         },
         keep_on_shutdown: config.host.keep_on_shutdown,
-        box_bytes: config.boxes.max_bytes.0,
+        box_budget: BoxBudget { one: config.boxes.max_bytes.0, all: config.boxes.max_total_bytes.0 },
         local_only: config.privacy.mode == PrivacyMode::LocalOnly,
         names,
     })

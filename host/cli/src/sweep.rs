@@ -48,13 +48,13 @@ pub(crate) async fn sweep(config_path: &Path, installation: &str, dry_run: bool)
     if failed > 0 {
         bail!("{failed} of {} containers are still there", units.len());
     }
-    if let Some(network) = runtime.own_network().await? {
-        if dry_run {
-            println!("would remove the network {network}");
-        } else {
-            runtime.retire().await?;
-            println!("removed the network {network}");
-        }
+    let networks = runtime.own_networks().await?;
+    if !dry_run {
+        runtime.retire().await?;
+    }
+    let done = if dry_run { "would remove" } else { "removed" };
+    for network in networks {
+        println!("{done} the network {network}");
     }
     Ok(())
 }

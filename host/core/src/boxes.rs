@@ -101,7 +101,8 @@ impl Host {
             let flight = used.flight.clone();
             let alone = Arc::new(move || flight.is_alone());
             let work = self.runtime().run(&used.serving.id, &plan, &cancel, alone);
-            let (result, over) = self.within_budget(&used.work, work, &cancel).await?;
+            let (result, over) = self.within_budget(&used.work, work, &cancel).await;
+            self.folders()?.changed(&used.work.folder);
             match result {
                 Ok(output) => {
                     tracing::info!(target: "audit", owner = %used.owner, service = %used.service, code = output.code, "run_command");
@@ -109,8 +110,8 @@ impl Host {
                         // What cannot be ended goes with its box.
                         self.registry().release_owner(&used.owner, "a command could not be ended").await;
                     }
-                    if over {
-                        return Err(self.over_budget());
+                    if let Some(over) = over {
+                        return Err(over);
                     }
                     return Ok(ran(used.service.clone(), output, began.elapsed()));
                 }
@@ -158,41 +159,53 @@ impl Host {
         }
     }
 
-    /// Waits for a command, and cancels it when the box holds more than it may. Answers whether that happened.
+    /// Waits for a command, and cancels it when the box, or all boxes together, hold more than they may. Answers the error
+    /// where that happened.
     async fn within_budget<T>(
         &self,
         work: &WorkFolder,
         command: impl Future<Output = T>,
         cancel: &CancellationToken,
-    ) -> Result<(T, bool), Error> {
+    ) -> (T, Option<Error>) {
         let watch = async {
             let mut pause = BUDGET_EVERY;
             loop {
                 tokio::time::sleep(pause).await;
                 let began = tokio::time::Instant::now();
-                let used = self.folders()?.usage(&work.folder, self.box_bytes()).await;
-                if used.is_ok_and(|used| used > self.box_bytes()) {
-                    return Ok::<_, Error>(());
+                if let Ok(Some(over)) = self.over_budget(work, 0).await {
+                    return over;
                 }
                 pause = BUDGET_EVERY.max(began.elapsed() * 10);
             }
         };
         tokio::pin!(command);
         tokio::select! {
-            result = &mut command => return Ok((result, false)),
-            over = watch => over?,
+            result = &mut command => return (result, None),
+            over = watch => {
+                cancel.cancel();
+                (command.await, Some(over))
+            }
         }
-        cancel.cancel();
-        Ok((command.await, true))
     }
 
-    fn over_budget(&self) -> Error {
-        let message = format!("the work folder holds more than {} bytes", self.box_bytes());
-        Error::new(
-            Code::InvalidState,
-            message,
-            "remove files with a short command; the operator sets `[boxes] max_bytes`",
-        )
+    /// What is to be answered where the box, or all boxes together, would hold more than they may with so many bytes more.
+    async fn over_budget(&self, work: &WorkFolder, more: u64) -> Result<Option<Error>, FolderError> {
+        let Some(folders) = self.folders_if_any() else { return Ok(None) };
+        let budget = self.box_budget();
+        let over = |message: String, remediate: &str| Ok(Some(Error::new(Code::InvalidState, message, remediate)));
+        if folders.usage(&work.folder, budget.one).await?.saturating_add(more) > budget.one {
+            return over(
+                format!("the work folder would hold more than {} bytes", budget.one),
+                "remove files with a short command; the operator sets `[boxes] max_bytes`",
+            );
+        }
+        if folders.usage_of_all(budget.all).await?.saturating_add(more) > budget.all {
+            return over(
+                format!("all work folders together would hold more than {} bytes", budget.all),
+                "remove files with a short command, or have the operator raise `[boxes] max_total_bytes`",
+            );
+        }
+        Ok(None)
     }
 
     /// Reads a file of the agent's box.
@@ -228,9 +241,8 @@ impl Host {
     ) -> Result<usize, Error> {
         let used = self.in_box(agent, service).await?;
         let folders = self.folders()?;
-        let held = folders.usage(&used.work.folder, self.box_bytes()).await.map_err(told)?;
-        if held.saturating_add(bytes.len() as u64) > self.box_bytes() {
-            return Err(self.over_budget());
+        if let Some(over) = self.over_budget(&used.work, bytes.len() as u64).await.map_err(told)? {
+            return Err(over);
         }
         let len = bytes.len();
         folders.write(&used.work.folder, path, bytes, mode, used.work.user).await.map_err(told)?;

@@ -306,7 +306,7 @@ impl Ensure {
         for serving in live.services.values_mut() {
             let unit = units.iter().find(|u| u.id == serving.id && u.name == serving.name);
             // One that was taken out of the network runs, and nobody reaches it.
-            let networked = serving.work.as_ref().is_none_or(|work| work.networked);
+            let networked = serving.work.as_ref().is_none_or(|work| work.address.is_some());
             let reached = |u: &&Unit| u.state == UnitState::Running && u.address.is_some() == networked;
             match unit.filter(reached) {
                 Some(unit) => {

@@ -146,4 +146,11 @@ pub trait Folders: Send + Sync + 'static {
 
     /// How many bytes a folder holds. It may stop counting beyond `limit`.
     async fn usage(&self, folder: &Folder, limit: u64) -> Result<u64>;
+
+    /// How many bytes all folders hold, each as it was when it was last counted; one that was not, or that [`Folders::changed`]
+    /// since, is counted now, and need not be beyond `limit`.
+    async fn usage_of_all(&self, limit: u64) -> Result<u64>;
+
+    /// Something in its box may have changed a folder.
+    fn changed(&self, folder: &Folder);
 }

@@ -1,6 +1,7 @@
 //! The host as a whole: the parts joined, what every verb does, and how it starts and goes down.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
@@ -51,10 +52,19 @@ pub struct Settings {
     pub pace: Pace,
     /// Whether sandboxes outlive the host, for the next one to adopt.
     pub keep_on_shutdown: bool,
-    /// How many bytes the work folder of a box may hold.
-    pub box_bytes: u64,
+    /// What work folders may hold.
+    pub box_budget: BoxBudget,
     /// Whether a runtime that is not on this machine is refused.
     pub local_only: bool,
+}
+
+/// What work folders may hold, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BoxBudget {
+    /// That of one box.
+    pub one: u64,
+    /// Those of all boxes together.
+    pub all: u64,
 }
 
 /// The host.
@@ -73,7 +83,7 @@ pub struct Host {
     pace: Pace,
     keep_on_shutdown: bool,
     folders: Option<Arc<dyn Folders>>,
-    box_bytes: u64,
+    box_budget: BoxBudget,
     local_only: bool,
 }
 
@@ -148,7 +158,7 @@ impl Host {
             limits,
             pace,
             keep_on_shutdown,
-            box_bytes,
+            box_budget,
             local_only,
         } = settings;
         let health = Health::new(runtime.clone());
@@ -194,7 +204,7 @@ impl Host {
             pace,
             keep_on_shutdown,
             folders,
-            box_bytes,
+            box_budget,
             local_only,
         }))
     }
@@ -277,6 +287,11 @@ impl Host {
     /// Everybody.
     pub fn people(&self) -> &People {
         &self.people
+    }
+
+    /// Whether a box has this address: nothing in a box may talk to the host.
+    pub fn is_box_address(&self, address: IpAddr) -> bool {
+        self.registry.is_box_address(address)
     }
 
     /// Whether the host takes requests.
@@ -379,8 +394,8 @@ impl Host {
         &self.store
     }
 
-    pub(crate) fn box_bytes(&self) -> u64 {
-        self.box_bytes
+    pub(crate) fn box_budget(&self) -> BoxBudget {
+        self.box_budget
     }
 
     pub(crate) fn is_box(&self, service: &ServiceName) -> bool {

@@ -2,6 +2,7 @@
 //! whatever happens: when it answers an error, nothing of it is left, or what is left is on the books.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -218,8 +219,13 @@ pub fn serving(
         variables: recipe.variables.clone(),
         created: unit.created,
         run: unit.run.clone(),
-        work: work.map(|(folder, user)| WorkFolder { folder, user, networked: unit.address.is_some() }),
+        work: work.map(|(folder, user)| WorkFolder { folder, user, address: address(unit) }),
     }
+}
+
+/// A unit's address. What cannot be read is no address of the network, so the unit counts as having none.
+fn address(unit: &Unit) -> Option<IpAddr> {
+    unit.address.as_ref()?.parse().ok()
 }
 
 /// The part of making that runs commands in the container; also what adoption does to be sure of one.

@@ -7,6 +7,7 @@
 //! nothing but the map in which their entries are found.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -411,6 +412,19 @@ impl Registry {
     pub async fn release_idle(self: &Arc<Self>, owner: &Owner, grace: Duration) {
         let idle = |entry: &Entry, state: &State| matches!(state, State::Live(_)) && self.lease_is_over(entry, grace);
         self.release_if(owner, "its lease ran out and it does not run", idle).await;
+    }
+
+    /// Whether a box has this address.
+    pub fn is_box_address(&self, address: IpAddr) -> bool {
+        let has = |live: &Live| {
+            live.services.values().any(|s| s.work.as_ref().is_some_and(|work| work.address == Some(address)))
+        };
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.values().any(|entry| match &*entry.lock() {
+            State::Live(live) => has(live),
+            State::Making(flight) => flight.had.as_ref().is_some_and(has),
+            State::Absent | State::LettingGo(_) => false,
+        })
     }
 
     /// Puts to sleep or closes what stands alone and has not been in use for long enough.

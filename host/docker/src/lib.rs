@@ -76,10 +76,12 @@ impl DockerRuntime {
         reference::identifier(&network).map_err(|e| named("`network`", &e))?;
         let mut labels = network_labels;
         labels.insert(installation.0.clone(), installation.1.clone());
+        let network = Network::new(network, labels);
         Ok(Self {
             connection: Arc::new(Connection::new(target)),
             maker: Maker {
-                network: Network::new(network, labels),
+                nowhere: network.nowhere(),
+                network,
                 pulls: pull::Pulls::new(pull),
                 credentials: Credentials::new(&connect::environment),
                 at_once: Semaphore::new(limits::AT_ONCE),
@@ -92,13 +94,16 @@ impl DockerRuntime {
         &self.maker.installation
     }
 
-    /// The network of the sandboxes, if it is there and was made by this installation: what [`Runtime::retire`] removes.
-    pub async fn own_network(&self) -> Result<Option<String>> {
-        self.maker
-            .network
-            .is_ours(&self.connection.client().await?)
-            .await
-            .map(|ours| ours.then(|| self.network().to_owned()))
+    /// The networks that are there and were made by this installation: what [`Runtime::retire`] removes.
+    pub async fn own_networks(&self) -> Result<Vec<String>> {
+        let docker = self.connection.client().await?;
+        let mut ours = Vec::new();
+        for network in [&self.maker.network, &self.maker.nowhere] {
+            if network.is_ours(&docker).await? {
+                ours.push(network.name.clone());
+            }
+        }
+        Ok(ours)
     }
 
     fn network(&self) -> &str {
@@ -199,7 +204,9 @@ impl Runtime for DockerRuntime {
     }
 
     async fn retire(&self) -> Result<()> {
-        self.maker.network.retire(&self.connection.client().await?).await
+        let docker = self.connection.client().await?;
+        self.maker.network.retire(&docker).await?;
+        self.maker.nowhere.retire(&docker).await
     }
 
     fn watch(&self) -> mpsc::Receiver<Event> {

@@ -20,6 +20,8 @@ use crate::{body, files, limits, units, volumes};
 #[derive(Debug)]
 pub(crate) struct Maker {
     pub(crate) network: Network,
+    /// Joined by boxes beside that one.
+    pub(crate) nowhere: Network,
     pub(crate) pulls: Pulls,
     pub(crate) credentials: Credentials,
     /// How many containers may be made and started at once.
@@ -56,6 +58,10 @@ impl Maker {
             Made::New(id) => id,
         };
         crash::here("created");
+        if plan.network && plan.folder.is_some() {
+            self.nowhere.ensure(docker).await.map_err(at(PutStep::Create))?;
+            self.nowhere.join(docker, &id).await.map_err(at(PutStep::Create))?;
+        }
         upload(docker, &id, plan).await.map_err(at(PutStep::Create))?;
         for (path, _) in body::volumes(plan).map_err(at(PutStep::Create))? {
             volumes::open(docker, &id, &path).await.map_err(at(PutStep::Create))?;
@@ -114,12 +120,14 @@ impl Maker {
         }
     }
 
-    /// Starts a unit that was stopped, in the network of its name even where that is another one by now.
+    /// Starts a unit that was stopped, in the networks of their names even where those are others by now.
     pub(crate) async fn resume(&self, docker: &Docker, id: &str) -> Result<Unit> {
         let found = units::ours(docker, id, &self.installation).await?;
         let id = found.id.as_deref().unwrap_or(id);
         let mode = found.host_config.as_ref().and_then(|config| config.network_mode.as_deref());
         let networked = mode == Some(self.network.name.as_str());
+        let joined = found.network_settings.as_ref().and_then(|settings| settings.networks.as_ref());
+        let shielded = joined.is_some_and(|networks| networks.len() > 1);
         if found.state.as_ref().is_some_and(|state| state.paused == Some(true)) {
             within(limits::START, docker.unpause_container(id)).await?;
         }
@@ -127,7 +135,11 @@ impl Maker {
             // The container remembers the network by an id.
             Err(RuntimeError::NotFound(message)) if networked && network::is_lost(&message) => {
                 self.network.ensure(docker).await?;
-                self.network.rejoin(docker, id).await?;
+                self.network.join(docker, id).await?;
+                if shielded {
+                    self.nowhere.ensure(docker).await?;
+                    self.nowhere.join(docker, id).await?;
+                }
                 self.start(docker, id, networked).await?;
             }
             other => other?,

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, fchmod};
 
 use crate::path::{check_inside, check_key};
 use crate::view::{View, probe, step};
-use crate::{FilesError, WorkFolder, remove};
+use crate::{FilesError, WorkFolder, remove, usage};
 
 /// A name that no key can have.
 const TRASH: &str = ".trash";
@@ -113,6 +113,19 @@ impl WorkFolders {
         }
         keys.sort_unstable();
         Ok(keys)
+    }
+
+    /// How many bytes are kept under a key, or some number above `limit`; none where there is nothing.
+    ///
+    /// # Errors
+    /// For what cannot be a key, or when the directory cannot be read.
+    pub fn usage(&self, key: &str, limit: u64) -> Result<u64, FilesError> {
+        check_key(key)?;
+        match self.dir.open_dir(key) {
+            Ok(kept) => usage::usage(&kept.into_std_file().into(), limit).map_err(|e| FilesError::of(e, key)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            Err(e) => Err(FilesError::Io(e)),
+        }
     }
 
     /// Removes everything that is kept under a key; that there is nothing is fine. The key is free at once, and what it

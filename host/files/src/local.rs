@@ -1,10 +1,11 @@
 //! The core's [`Folders`] on this machine: work folders, and a store of artifacts beside them in which a file is found by
 //! the hash of its content. Everything blocks, so it is done on threads that may.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use cap_std::ambient_authority;
@@ -23,6 +24,8 @@ pub struct LocalFolders(Arc<Inner>);
 struct Inner {
     work: WorkFolders,
     artifacts: Dir,
+    /// How many bytes each folder held when that was last counted.
+    used: Mutex<HashMap<String, u64>>,
 }
 
 impl LocalFolders {
@@ -36,7 +39,7 @@ impl LocalFolders {
         cap_std::fs::DirBuilderExt::mode(private.recursive(true), 0o700);
         let opened = Dir::create_ambient_dir_all(artifacts, ambient_authority())
             .and_then(|()| Dir::open_ambient_dir(artifacts, ambient_authority()));
-        let inner = Arc::new(Inner { work, artifacts: opened.map_err(FilesError::Io)? });
+        let inner = Arc::new(Inner { work, artifacts: opened.map_err(FilesError::Io)?, used: Mutex::default() });
         let sweeping = inner.clone();
         std::thread::spawn(move || {
             // What stays is tried again at the next start.
@@ -104,7 +107,12 @@ impl Folders for LocalFolders {
 
     async fn remove(&self, name: &str) -> Result<()> {
         let name = name.to_owned();
-        self.blocking(move |inner| inner.work.remove(&name).map_err(told)).await
+        self.blocking(move |inner| {
+            inner.work.remove(&name).map_err(told)?;
+            inner.used().remove(&name);
+            Ok(())
+        })
+        .await
     }
 
     async fn give(&self, folder: &Folder, to: Ids) -> Result<()> {
@@ -121,8 +129,16 @@ impl Folders for LocalFolders {
     }
 
     async fn write(&self, folder: &Folder, path: &str, bytes: Vec<u8>, mode: Option<u32>, to: Ids) -> Result<()> {
-        let path = path.to_owned();
-        self.at(folder, move |work, _| work.write(&path, &bytes, mode, owner(to), true).map_err(told)).await
+        let (name, path) = (folder.name.clone(), path.to_owned());
+        self.at(folder, move |work, inner| {
+            work.write(&path, &bytes, mode, owner(to), true).map_err(told)?;
+            // What it took the place of is found out by the next count.
+            if let Some(used) = inner.used().get_mut(&name) {
+                *used = used.saturating_add(bytes.len() as u64);
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn unlink(&self, folder: &Folder, path: &str) -> Result<()> {
@@ -179,11 +195,45 @@ impl Folders for LocalFolders {
     }
 
     async fn usage(&self, folder: &Folder, limit: u64) -> Result<u64> {
-        self.at(folder, move |work, _| work.usage(limit).map_err(told)).await
+        let name = folder.name.clone();
+        self.at(folder, move |work, inner| {
+            let used = work.usage(limit).map_err(told)?;
+            inner.used().insert(name, used);
+            Ok(used)
+        })
+        .await
+    }
+
+    async fn usage_of_all(&self, limit: u64) -> Result<u64> {
+        self.blocking(move |inner| {
+            let mut all = 0_u64;
+            for name in inner.work.keys().map_err(told)? {
+                let counted = inner.used().get(&name).copied();
+                let used = match counted {
+                    Some(used) => used,
+                    None => {
+                        let used = inner.work.usage(&name, limit).map_err(told)?;
+                        inner.used().insert(name, used);
+                        used
+                    }
+                };
+                all = all.saturating_add(used);
+            }
+            Ok(all)
+        })
+        .await
+    }
+
+    fn changed(&self, folder: &Folder) {
+        self.0.used().remove(&folder.name);
     }
 }
 
 impl Inner {
+    fn used(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Copies what a handle reads, under a name of its own first, since the box may go on writing to it.
     fn keep(&self, file: std::fs::File, path: &str, limit: u64) -> Result<Kept> {
         let temporary = format!(".{}", remove::unique());

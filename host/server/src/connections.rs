@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use tokio::task::JoinSet;
 
 use crate::seats::{Admission, Bounds, Seat, Seats};
 
+/// Says of an address whether its connections are ended unheard.
+pub(crate) type Unheard = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+
 /// How long a connection may take to send the head of a request, and be idle before it.
 const HEAD_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -27,17 +31,29 @@ const WRITE_DEADLINE: Duration = Duration::from_secs(5);
 const BREATH: Duration = Duration::from_millis(100);
 
 /// Serves until `down`, and until what was answered then has been written, within [`WRITE_DEADLINE`].
-pub(crate) async fn serve(app: Router, listeners: Vec<TcpListener>, bounds: Bounds, down: watch::Receiver<bool>) {
+pub(crate) async fn serve(
+    app: Router,
+    listeners: Vec<TcpListener>,
+    bounds: Bounds,
+    unheard: Unheard,
+    down: watch::Receiver<bool>,
+) {
     let seats = Seats::new(bounds);
     let mut accepting = JoinSet::new();
     for listener in listeners {
-        accepting.spawn(accept(listener, app.clone(), seats.clone(), down.clone()));
+        accepting.spawn(accept(listener, app.clone(), seats.clone(), unheard.clone(), down.clone()));
     }
     while accepting.join_next().await.is_some() {}
 }
 
 /// Takes the connections of one listener.
-async fn accept(listener: TcpListener, app: Router, seats: Arc<Seats>, mut down: watch::Receiver<bool>) {
+async fn accept(
+    listener: TcpListener,
+    app: Router,
+    seats: Arc<Seats>,
+    unheard: Unheard,
+    mut down: watch::Receiver<bool>,
+) {
     let mut connections = JoinSet::new();
     let mut told = false;
     loop {
@@ -51,6 +67,8 @@ async fn accept(listener: TcpListener, app: Router, seats: Arc<Seats>, mut down:
             } => accepted,
         };
         match accepted {
+            // An IPv4 address is the same one on a socket that takes both kinds.
+            Ok((_, peer)) if unheard(peer.ip().to_canonical()) => tracing::debug!(%peer, "refused: it is a box"),
             Ok((stream, peer)) => match seats.admit(peer.ip()) {
                 Admission::Seated(seat) => {
                     connections.spawn(connection(stream, app.clone(), seat, down.clone()));
@@ -135,7 +153,11 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let (sender, down) = watch::channel(false);
             let bounds = Bounds { total: 10, per_peer: 10 };
-            Self { address, down: sender, server: tokio::spawn(serve(app, vec![listener], bounds, down)) }
+            Self {
+                address,
+                down: sender,
+                server: tokio::spawn(serve(app, vec![listener], bounds, Arc::new(|_| false), down)),
+            }
         }
 
         async fn send(&self, text: &str) -> TcpStream {

@@ -25,5 +25,7 @@ pub async fn serve(
     bounds: Bounds,
     down: watch::Receiver<bool>,
 ) {
-    connections::serve(routes::router(host, allowed), listeners, bounds, down).await;
+    let boxes = Arc::clone(&host);
+    let unheard = Arc::new(move |address| boxes.is_box_address(address));
+    connections::serve(routes::router(host, allowed), listeners, bounds, unheard, down).await;
 }

@@ -166,10 +166,75 @@ fn a_box_may_not_hold_more_than_its_share() {
     let write =
         |n: usize| agent.call("write_file", &json!({ "service": "box", "path": "f", "content": "x".repeat(n) }));
     write(500_000).evidence();
-    assert!(write(1_100_000).error("message").contains("holds more than"));
+    assert!(write(1_100_000).error("message").contains("the work folder would hold more"));
     let answer = agent.call("run_command", &json!({ "service": "box", "command": "yes > g; sleep 600" }));
-    assert!(answer.error("message").contains("holds more than"));
+    assert!(answer.error("message").contains("the work folder would hold more"));
     out(&agent, "box", "rm g");
+}
+
+#[test]
+fn all_boxes_together_may_not_hold_more_than_their_share() {
+    let mut host = TestHost::start_with(boxes("[boxes]\nmax_bytes = \"2m\"\nmax_total_bytes = \"3m\"\n"));
+    let (one, two) = (tenant(&host, "dev-1"), tenant(&host, "dev-2"));
+    let write = |agent: &Client, n: usize| {
+        agent.call("write_file", &json!({ "service": "home", "path": "f", "content": "x".repeat(n) }))
+    };
+    write(&one, 1_500_000).evidence();
+    assert!(write(&two, 1_800_000).error("message").contains("all work folders together"));
+    let fill = json!({ "service": "home", "command": "yes | head -c 1900000 > g; sleep 600" });
+    assert!(two.call("run_command", &fill).error("remediate").contains("max_total_bytes"));
+    out(&two, "home", "rm g");
+    write(&two, 1_000_000).evidence();
+    // Also what a box holds that nobody has used since the host started.
+    host.down().unwrap();
+    host.up().unwrap();
+    let two = host.nobody().with_token(two.token().unwrap());
+    assert!(write(&two, 1_000_000).error("message").contains("all work folders together"));
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
+    write(&two, 1_000_000).evidence();
+    host.operator().call("remove_agent", &json!({ "agent": "dev-2" })).evidence();
+}
+
+#[test]
+fn a_box_with_a_network_reaches_databases_and_neither_the_host_nor_metadata() {
+    let mut options = boxes("[projects.open]\nservices = [\"home\", \"redis\"]\nbox_network = true\n");
+    options.more = options.more.replace("[\"kept\", \"shop\"]", "[\"kept\", \"shop\", \"open\"]");
+    let mut host = TestHost::prepare(options);
+    // An address of this machine that every container has a way to.
+    let gateway = docker(["network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}"]).unwrap();
+    let config = std::fs::read_to_string(host.config()).unwrap();
+    let listen = format!("listen = [\"127.0.0.1:0\", \"{}:0\"]", gateway.trim());
+    std::fs::write(host.config(), config.replacen("listen = [\"127.0.0.1:0\"]", &listen, 1)).unwrap();
+    host.up().unwrap();
+    let token = {
+        let agent = tenant(&host, "dev-1");
+        orchestrator(&host).call("begin_work", &json!({ "agent": "dev-1", "project": "open" })).evidence();
+        agent.token().unwrap().to_owned()
+    };
+    // Once more with a box that was adopted.
+    for _ in 0..2 {
+        let agent = host.nobody().with_token(&token);
+        let log = host.log();
+        let last = log.iter().rfind(|l| l["fields"]["message"] == "listening").unwrap();
+        let port = last["fields"]["address"].as_str().unwrap().rsplit_once(':').unwrap().1.to_owned();
+        let call = |host: &str, port: &str, line: &str| {
+            // Held open until there was an answer, since a caller that is gone gets none.
+            format!("(printf '{line}\\r\\n\\r\\n'; sleep 1) | nc -w 9 {host} {port}")
+        };
+        let healthz = call(gateway.trim(), &port, "GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close");
+        let redis =
+            agent.call("request_sandbox", &json!({ "services": ["redis"] })).evidence()["redis"]["host"].clone();
+        // From where an agent may be, the host answers.
+        let network = host.network();
+        let beside = ["run", "--rm", "--network", &network, "sandbar-standin/busybox:test", "sh", "-c", &healthz];
+        assert!(docker(beside).unwrap().contains("200 OK"));
+        assert!(out(&agent, "home", &call(redis.as_str().unwrap(), "6379", "PING")).contains("NOAUTH"));
+        assert_eq!(sh(&agent, "home", &healthz)["stdout"], "");
+        assert!(out(&agent, "home", "ip route").contains("169.254.0.0/16"));
+        host.kill();
+        host.up().unwrap();
+    }
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
 }
 
 #[test]

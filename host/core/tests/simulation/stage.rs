@@ -10,7 +10,7 @@ use sandbar_core::catalog::CatalogHandle;
 use sandbar_core::ensure::Limits;
 use sandbar_core::error::{Code, Error};
 use sandbar_core::health;
-use sandbar_core::host::{Host, Settings};
+use sandbar_core::host::{BoxBudget, Host, Settings};
 use sandbar_core::janitor::Pace;
 use sandbar_core::name::{AgentName, EngineSlug, Installation, Names, Namespace, ProjectName};
 use sandbar_core::owner::Owner;
@@ -104,7 +104,7 @@ impl Stage {
             },
             pace: Pace::default(),
             keep_on_shutdown: self.schedule.keep,
-            box_bytes: 1 << 30,
+            box_budget: BoxBudget { one: 1 << 30, all: 1 << 40 },
             local_only: false,
         };
         let docker = Arc::new(Docker(self.world.clone()));

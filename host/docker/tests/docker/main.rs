@@ -13,3 +13,4 @@ mod exec;
 mod kept;
 mod make;
 mod manage;
+mod nowhere;
