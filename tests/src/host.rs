@@ -233,6 +233,11 @@ impl TestHost {
 
     /// A command that runs `sandbar serve` on its configuration.
     pub fn command(&self) -> Command {
+        self.subcommand("serve")
+    }
+
+    /// A command that runs another subcommand on its configuration.
+    pub fn subcommand(&self, name: &str) -> Command {
         let mut command = match self.options.ulimit {
             Some(limit) => {
                 let mut shell = Command::new("sh");
@@ -241,7 +246,7 @@ impl TestHost {
             }
             None => Command::new(sandbar()),
         };
-        command.arg("serve").arg("--config").arg(self.config());
+        command.arg(name).arg("--config").arg(self.config());
         command.env("TEST_OPERATOR", OPERATOR).env("TEST_ORCHESTRATOR", ORCHESTRATOR);
         command.env("TEST_OTHER", "other-orchestrator-of-a-test").env("TEST_GATE", "gate-secret");
         command.envs(self.options.env.iter().cloned());

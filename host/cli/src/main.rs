@@ -1,5 +1,6 @@
 //! The binary `sandbar`: reads the configuration, starts the host, and holds the commands for people.
 
+mod check;
 mod config;
 mod engines;
 mod reload;
@@ -28,6 +29,12 @@ struct Cli {
 enum Command {
     /// Run the host.
     Serve {
+        /// The configuration file.
+        #[arg(long, default_value = "sandbar.toml")]
+        config: PathBuf,
+    },
+    /// Say what a configuration lets each engine do, and everything that is wrong with it. Needs no Docker.
+    Check {
         /// The configuration file.
         #[arg(long, default_value = "sandbar.toml")]
         config: PathBuf,
@@ -84,6 +91,16 @@ fn run(cli: Cli) -> Result<()> {
             log();
             raise_descriptors();
             tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve::serve(&config))
+        }
+        Command::Check { config } => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            let report = runtime.block_on(check::check(&config))?;
+            print!("{}", report.text);
+            match report.problems {
+                0 => Ok(()),
+                1 => anyhow::bail!("1 problem"),
+                several => anyhow::bail!("{several} problems"),
+            }
         }
         Command::Sweep { installation, dry_run, config } => tokio::runtime::Builder::new_current_thread()
             .enable_all()

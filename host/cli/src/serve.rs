@@ -21,8 +21,8 @@ use tokio::sync::watch;
 
 use crate::config::{self, Config, Listen};
 use crate::reload::Reloader;
+use crate::settings;
 use crate::state::StateDir;
-use crate::{engines, settings};
 
 /// The work folders of boxes.
 fn folders(config: &Config) -> Result<Arc<dyn Folders>> {
@@ -51,14 +51,9 @@ pub(crate) fn docker(config: &Config, names: &Names) -> Result<DockerRuntime> {
 
 /// Says what can be meant, and often is not.
 fn warn(config: &Config, store: &Store) -> Result<(), StoreError> {
-    if config.engines.is_empty()
-        && let Some(why) = engines::none(&config.plugins.dir)
-    {
-        tracing::warn!("{why}");
-    }
     let declared: Vec<_> = store.projects()?.into_iter().map(|(name, _)| name).collect();
-    for (orchestrator, project) in settings::undeclared(config, &declared) {
-        tracing::warn!(orchestrator, %project, "an orchestrator's project that nobody has declared; `set_project` can do so later");
+    for note in settings::notes(config, &declared) {
+        tracing::warn!("{note}");
     }
     Ok(())
 }

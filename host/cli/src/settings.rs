@@ -2,10 +2,10 @@
 //! says every problem at once.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use sandbar_core::catalog::Catalog;
 use sandbar_core::ensure::Limits;
 use sandbar_core::host::{BoxBudget, Settings};
@@ -19,17 +19,47 @@ use sandbar_core::secret::sha256_hex;
 use crate::config::{self, Bytes, Config, PrivacyMode, Publish, Token};
 use crate::engines;
 
-/// What could not be accepted, line by line.
-#[derive(Default)]
-struct Problems(Vec<String>);
+/// Something about one place of the configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// The table and the key, as `[projects.shop] services`.
+    pub(crate) at: String,
+    pub(crate) why: String,
+}
+
+impl Problem {
+    pub(crate) fn new(at: impl Into<String>, why: impl std::fmt::Display) -> Self {
+        Self { at: at.into(), why: why.to_string() }
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.at, self.why)
+    }
+}
+
+/// What could not be accepted.
+#[derive(Debug, Default)]
+pub(crate) struct Problems(pub(crate) Vec<Problem>);
+
+impl std::error::Error for Problems {}
+
+impl std::fmt::Display for Problems {
+    /// A line each.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lines: Vec<_> = self.0.iter().map(Problem::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
 
 impl Problems {
     fn note<T, E: std::fmt::Display>(&mut self, at: &str, result: Result<T, E>) -> Option<T> {
-        result.map_err(|e| self.0.push(format!("{at}: {e}"))).ok()
+        result.map_err(|e| self.0.push(Problem::new(at, e))).ok()
     }
 
-    fn end(self) -> Result<()> {
-        if self.0.is_empty() { Ok(()) } else { bail!("{}", self.0.join("\n")) }
+    fn end(self) -> Result<(), Self> {
+        if self.0.is_empty() { Ok(()) } else { Err(self) }
     }
 }
 
@@ -37,7 +67,7 @@ impl Problems {
 ///
 /// # Errors
 /// When a token cannot be read.
-pub(crate) fn people(config: &Config) -> Result<Vec<Configured>> {
+pub(crate) fn people(config: &Config) -> Result<Vec<Configured>, Problems> {
     let mut problems = Problems::default();
     let mut people = Vec::new();
     let mut add = |at: String, token: &Token, caller: Caller| {
@@ -80,14 +110,17 @@ fn hash(token: &Token) -> Result<String, String> {
 /// The core's settings.
 ///
 /// # Errors
-/// Every problem, a line each.
-pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) -> Result<Settings> {
+/// Every problem.
+pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) -> Result<Settings, Problems> {
     let mut problems = Problems::default();
     let mut projects = Vec::new();
     for (name, declared) in &config.projects {
         match Project::declare(name.clone(), declared.clone(), catalog) {
             Ok(project) => projects.push(project),
-            Err(found) => problems.0.extend(found.iter().map(|(key, why)| format!("[projects.{name}] {key}: {why}"))),
+            Err(found) => {
+                let found = found.into_iter().map(|(key, why)| Problem::new(format!("[projects.{name}] {key}"), why));
+                problems.0.extend(found);
+            }
         }
     }
     let mut images = BTreeMap::new();
@@ -97,15 +130,13 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             images.insert(from, to.clone());
         }
     }
-    for (name, why) in ranges(config) {
-        problems.0.push(format!("{name}: {why}"));
-    }
+    problems.0.extend(ranges(config).into_iter().map(|(at, why)| Problem::new(at, why)));
     let enabled_by_environment = std::env::var(names.switch_variable())
         .ok()
         .filter(|text| !text.is_empty())
         .and_then(|text| problems.note(&names.switch_variable(), switch(&text)));
     if catalog.services.is_empty() && catalog.broken.is_empty() && !problems.0.is_empty() {
-        problems.0.extend(engines::none(&config.plugins.dir));
+        problems.0.extend(engines::none(&config.plugins.dir).map(|why| Problem::new("[plugins] dir", why)));
     }
     problems.end()?;
     Ok(Settings {
@@ -119,18 +150,10 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             publish: config.docker.publish == Publish::Loopback,
             images,
             pull: config.docker.pull_limits().total,
-            max_awake: config.retention.max_live.max(1),
-            idle_sleep: Duration::from_secs(clamped(
-                "[retention] idle_sleep_secs",
-                config.retention.idle_sleep_secs,
-                IDLE_SLEEP_SECS,
-            )),
+            max_awake: clamped(config.retention.max_live, MAX_AWAKE),
+            idle_sleep: Duration::from_secs(clamped(config.retention.idle_sleep_secs, IDLE_SLEEP_SECS)),
             idle_close: Duration::from_secs(config.retention.idle_close_secs),
-            delete_after: Duration::from_secs(clamped(
-                "[retention] delete_after_secs",
-                config.retention.delete_after_secs,
-                1..=u64::MAX,
-            )),
+            delete_after: Duration::from_secs(clamped(config.retention.delete_after_secs, DELETE_AFTER_SECS)),
             ..Limits::default()
         },
         pace: Pace {
@@ -146,15 +169,40 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
 }
 
 /// Between these a retained thing falls asleep: sooner and it would do nothing else, later and it would never.
-const IDLE_SLEEP_SECS: std::ops::RangeInclusive<u64> = 300..=86_400;
+const IDLE_SLEEP_SECS: RangeInclusive<u64> = 300..=86_400;
+/// A retained thing that is deleted as soon as it sleeps would be throwaway.
+const DELETE_AFTER_SECS: RangeInclusive<u64> = 1..=u64::MAX;
+/// With none awake there would be nothing.
+const MAX_AWAKE: RangeInclusive<usize> = 1..=usize::MAX;
 
-/// A number within its bounds, which says so where it was not.
-fn clamped(key: &str, secs: u64, bounds: std::ops::RangeInclusive<u64>) -> u64 {
-    let within = secs.clamp(*bounds.start(), *bounds.end());
-    if within != secs {
-        tracing::warn!(key, written = secs, taken = within, "out of its bounds");
+/// A number within its bounds.
+fn clamped<T: Ord + Copy>(written: T, bounds: RangeInclusive<T>) -> T {
+    written.clamp(*bounds.start(), *bounds.end())
+}
+
+/// What is accepted and means something else than what is written, or nothing.
+pub(crate) fn notes(config: &Config, declared: &[ProjectName]) -> Vec<Problem> {
+    let mut notes = Vec::new();
+    let mut note = |key: &str, written: u64, taken: u64| {
+        if written != taken {
+            notes.push(Problem::new(
+                format!("[retention] {key}"),
+                format!("{written} is out of its bounds, and {taken} is taken"),
+            ));
+        }
+    };
+    let retention = &config.retention;
+    note("idle_sleep_secs", retention.idle_sleep_secs, clamped(retention.idle_sleep_secs, IDLE_SLEEP_SECS));
+    note("delete_after_secs", retention.delete_after_secs, clamped(retention.delete_after_secs, DELETE_AFTER_SECS));
+    note("max_live", retention.max_live as u64, clamped(retention.max_live, MAX_AWAKE) as u64);
+    if config.engines.is_empty() {
+        notes.extend(engines::none(&config.plugins.dir).map(|why| Problem::new("[plugins] dir", why)));
     }
-    within
+    for (orchestrator, project) in undeclared(config, declared) {
+        let why = format!("nobody has declared the project `{project}`; `set_project` can do so later");
+        notes.push(Problem::new(format!("[orchestrators.{orchestrator}] projects"), why));
+    }
+    notes
 }
 
 /// A container needs this much memory to do anything.
@@ -227,7 +275,7 @@ fn resources(table: &str, memory: Option<Bytes>, pids: Option<u32>) -> Vec<(Stri
 }
 
 /// The projects that orchestrators may name and nobody declared, as (orchestrator, project). They may be declared later.
-pub(crate) fn undeclared<'a>(config: &'a Config, declared: &[ProjectName]) -> Vec<(&'a str, &'a ProjectName)> {
+fn undeclared<'a>(config: &'a Config, declared: &[ProjectName]) -> Vec<(&'a str, &'a ProjectName)> {
     let all = config.orchestrators.iter().flat_map(|(name, o)| o.projects.iter().map(move |p| (name.as_str(), p)));
     all.filter(|(_, p)| !config.projects.contains_key(*p) && !declared.contains(p)).collect()
 }

@@ -180,7 +180,7 @@ impl Host {
         };
         tokio::pin!(command);
         tokio::select! {
-            result = &mut command => return (result, None),
+            result = &mut command => (result, None),
             over = watch => {
                 cancel.cancel();
                 (command.await, Some(over))

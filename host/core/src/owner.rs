@@ -164,6 +164,9 @@ impl fmt::Display for Owner {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
     use crate::testing;
 
@@ -223,5 +226,48 @@ mod tests {
         let keys: std::collections::BTreeSet<_> = all.iter().map(|t| OwnerKey::new(&names, t)).collect();
         assert_eq!(keys.len(), all.len());
         assert_eq!(OwnerKey::new(&names, &all[0]), OwnerKey::new(&names, &all[0]));
+    }
+
+    /// Parts as somebody would choose them who wants another one's key: absent and empty, separators, what the encoding
+    /// itself is made of, and letters that look alike.
+    fn parts() -> impl Strategy<Value = Vec<Option<String>>> {
+        let symbols = [
+            "", "a", "b", "-", "--", "/", ":", ".", "\0", "\u{1}", "\u{8}", "0", "1", "\u{430}", "\u{e9}", "e\u{301}",
+            " ",
+        ];
+        let text = vec(prop::sample::select(symbols.to_vec()), 0..4).prop_map(|symbols| symbols.concat());
+        vec(prop::option::of(text), 0..5)
+    }
+
+    /// The same characters, cut at other places.
+    fn cut_anew(parts: &[Option<String>], cuts: &[usize]) -> Vec<Option<String>> {
+        let all: Vec<char> = parts.iter().flatten().flat_map(|part| part.chars()).collect();
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (all.len() + 1)).collect();
+        cuts.sort_unstable();
+        cuts.push(all.len());
+        let mut begin = 0;
+        cuts.into_iter().map(|cut| Some(all[std::mem::replace(&mut begin, cut)..cut].iter().collect())).collect()
+    }
+
+    fn key_of(parts: &[Option<String>]) -> String {
+        digest(&parts.iter().map(Option::as_deref).collect::<Vec<_>>())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn keys_are_equal_where_all_parts_are(one in parts(), other in parts(), cuts in vec(any::<usize>(), 0..4)) {
+            prop_assert_eq!(one == other, key_of(&one) == key_of(&other));
+            let forged = cut_anew(&one, &cuts);
+            prop_assert_eq!(one == forged, key_of(&one) == key_of(&forged));
+        }
+
+        #[test]
+        fn what_looks_like_a_name_is_one_or_is_refused(text in prop::string::string_regex("[a-c\u{430}\u{e9}-]{0,4}|.{0,40}").unwrap()) {
+            let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            let plain = (1..=32).contains(&text.len()) && text.chars().all(fits) && !text.starts_with('-') && !text.ends_with('-');
+            prop_assert_eq!(AgentName::new(&text).is_ok(), plain);
+        }
     }
 }

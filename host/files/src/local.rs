@@ -3,13 +3,13 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, DirBuilder, OpenOptions};
+use cap_std::fs::{Dir, OpenOptions};
 use sandbar_core::folders::{Content, Folder, FolderError, Folders, Ids, Item, Kept, Listing, Result};
 use sandbar_core::secret::hex;
 use sha2::{Digest, Sha256};
@@ -35,10 +35,8 @@ impl LocalFolders {
     /// When one of them cannot be used.
     pub fn open(work: &Path, artifacts: &Path) -> std::result::Result<Self, FilesError> {
         let work = WorkFolders::open(work)?;
-        let mut private = DirBuilder::new();
-        cap_std::fs::DirBuilderExt::mode(private.recursive(true), 0o700);
-        let opened = Dir::create_ambient_dir_all(artifacts, ambient_authority())
-            .and_then(|()| Dir::open_ambient_dir(artifacts, ambient_authority()));
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(artifacts);
+        let opened = made.and_then(|()| Dir::open_ambient_dir(artifacts, ambient_authority()));
         let inner = Arc::new(Inner { work, artifacts: opened.map_err(FilesError::Io)?, used: Mutex::default() });
         let sweeping = inner.clone();
         std::thread::spawn(move || {

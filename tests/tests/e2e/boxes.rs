@@ -1,6 +1,7 @@
 //! Boxes: commands and files in a work folder, throwaway and retained.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
 
 use sandbar_tests::docker::docker;
 use sandbar_tests::host::{image, wait};
@@ -156,6 +157,117 @@ fn files_are_written_and_read_and_stay_inside() {
     let large = "x".repeat(200_000);
     call("write_file", json!({ "path": "large", "content": large })).evidence();
     assert_eq!(out(&agent, "home", "wc -c < large"), "200000");
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
+}
+
+/// A box that swaps what a path leads to as fast as it can, while thousands of reads and writes go through it.
+#[test]
+fn what_swaps_under_a_transfer_gains_nothing() {
+    const TRANSFERS: usize = 2000;
+    let host = TestHost::start_with(boxes(""));
+    let agent = tenant(&host, "dev-1");
+    let state = host.dir.path().join("state");
+    std::fs::write(state.join("canary"), "the host's own\n").unwrap();
+    let before = std::fs::read_dir("/etc").unwrap().count();
+    let up = "../".repeat(20);
+    let swap = format!(
+        "mkdir -p real; echo inside > real/canary; echo inside > real/passwd; touch begun
+         while [ ! -e stop ]; do
+           for to in /etc {state} {up}{state} .. {up}etc /home/node/real real; do
+             rm -rf d; mkdir d; echo inside > d/canary; rm -rf d; ln -s $to d
+             rm -rf e; ln -s $to e; rm -rf e; ln -s /home/node/real e
+           done
+         done
+         rm -rf e; ln -s /home/node/real e",
+        state = state.display()
+    );
+    let (mut inside, mut refused) = (0, 0);
+    let agent = &agent;
+    std::thread::scope(|scope| {
+        let command = json!({ "service": "home", "command": swap, "deadline_secs": 300 });
+        let swapper = scope.spawn(move || agent.call("run_command", &command).evidence().clone());
+        let there = |path: &str| agent.call("read_file", &json!({ "service": "home", "path": path })).status == 200;
+        wait("the box to begin", || there("begun"));
+        for n in 0..TRANSFERS {
+            let path = ["d/canary", "d/passwd", "e/canary", "e/passwd", "d/hostname"][n % 5];
+            let read = agent.call("read_file", &json!({ "service": "home", "path": path }));
+            match read.status {
+                200 => {
+                    let content = read.evidence()["content"].as_str().unwrap();
+                    assert!(["inside\n", "written\n", ""].contains(&content), "{path}: {content}");
+                    inside += 1;
+                }
+                400 | 404 | 409 | 503 => refused += 1,
+                status => panic!("{path}: {status} {}", read.body),
+            }
+            let path = ["d/written-by-the-host", "e/written-by-the-host", "d/canary"][n % 3];
+            let body = json!({ "service": "home", "path": path, "content": "written\n" });
+            let written = agent.call("write_file", &body);
+            assert!(
+                matches!(written.status, 200 | 400 | 404 | 409 | 503),
+                "{path}: {} {}",
+                written.status,
+                written.body
+            );
+        }
+        agent.call("write_file", &json!({ "service": "home", "path": "stop", "content": "" })).evidence();
+        assert_eq!(swapper.join().unwrap()["exit_code"], 0);
+    });
+    assert!(inside > TRANSFERS / 50 && refused > TRANSFERS / 50, "{inside} read, {refused} refused: nothing was raced");
+    assert_eq!(std::fs::read_to_string(state.join("canary")).unwrap(), "the host's own\n");
+    assert_eq!(std::fs::read_dir("/etc").unwrap().count(), before);
+    let written = std::process::Command::new("find")
+        .args([
+            host.dir.path().to_str().unwrap(),
+            "/etc",
+            "-name",
+            "written-by-the-host",
+            "-not",
+            "-path",
+            "*/home/node/*",
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&written.stdout), "");
+    // Links that stay inside go on working.
+    assert_eq!(
+        agent.call("read_file", &json!({ "service": "home", "path": "e/passwd" })).evidence()["content"],
+        "inside\n"
+    );
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
+}
+
+#[test]
+fn what_a_box_s_root_makes_is_harmless_here() {
+    let mut options = boxes("");
+    options.more = options.more.replace("user = \"1234:1234\"", "user = \"0:0\"");
+    let host = TestHost::start_with(options);
+    let agent = tenant(&host, "dev-1");
+    let made = "id -u; cp /bin/busybox shell && chmod 6755 shell && stat -c %a shell; mkfifo pipe
+                mknod disk b 7 0 2>&1 || echo no device; mknod null c 1 3 2>&1 || echo no device";
+    let said = out(&agent, "home", made);
+    assert!(said.starts_with("0\n6755\n") && said.matches("no device").count() == 2, "{said}");
+    // Nobody else on this machine gets as far as to its files, whatever bits they have.
+    for dir in ["boxes", "state", "state/artifacts"] {
+        let mode = std::fs::metadata(host.dir.path().join(dir)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{dir}");
+    }
+    let service = |mut body: Value| {
+        body["service"] = json!("home");
+        body
+    };
+    // What leaves the box is bytes without rights.
+    let body = service(json!({ "path": "shell", "name": "shell" }));
+    agent.call("create_artifact", &body).evidence();
+    for entry in std::fs::read_dir(host.dir.path().join("state/artifacts")).unwrap() {
+        let mode = entry.unwrap().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o7111, 0, "{mode:o}");
+    }
+    // What is written over it has none either.
+    agent.call("write_file", &service(json!({ "path": "shell", "content": "x" }))).evidence();
+    assert_eq!(out(&agent, "home", "stat -c %a shell"), "755");
+    assert_eq!(agent.call("read_file", &service(json!({ "path": "pipe" }))).status, 400);
+    assert_eq!(agent.call("create_artifact", &service(json!({ "path": "pipe", "name": "pipe" }))).status, 400);
     host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
 }
 

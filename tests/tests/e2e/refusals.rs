@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use sandbar_tests::host::{OPERATOR, fixture, sandbar};
+use sandbar_tests::host::{OPERATOR, fixture, image, sandbar};
 use sandbar_tests::{Options, TestHost};
 
 /// What a host says that does not start.
@@ -145,4 +145,60 @@ fn projects_that_nobody_declared_are_warned_of() {
         (&warned[0]["fields"]["orchestrator"], &warned[0]["fields"]["project"]),
         (&"late".into(), &"later".into())
     );
+}
+
+#[test]
+fn check_says_everything_at_once_and_where() {
+    let check = |host: &TestHost| {
+        let output = host.subcommand("check").output().unwrap();
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        (output.status.success(), said)
+    };
+    let place = |host: &TestHost, text: &str| {
+        let config = fs::read_to_string(host.config()).unwrap();
+        let line = config.lines().position(|line| line.starts_with(text)).unwrap() + 1;
+        format!("{}:{line}:1: ", host.config().display())
+    };
+    let image = image("redis:8-alpine").unwrap();
+    let more = format!(
+        "[retention]\nidle_sleep_secs = 5\ndelete_after_secs = 0\nmax_live = 0\n\
+         [engines.box]\nsettings = {{ image = {image:?} }}\ngrant.images = [{image:?}]\n"
+    );
+    let host = TestHost::prepare(Options { more: more.clone(), ..Options::default() });
+    let (content, said) = check(&host);
+    assert!(content, "{said}");
+    for (key, taken) in [("idle_sleep_secs", 300), ("delete_after_secs", 1), ("max_live", 1)] {
+        let line = format!("{}note: [retention] {key}: ", place(&host, key));
+        assert!(said.contains(&line) && said.contains(&format!("and {taken} is taken")), "{line}\n{said}");
+    }
+    // Nobody has declared what the other orchestrator may work on.
+    assert!(said.contains("[orchestrators.main] projects") || !said.contains("error"), "{said}");
+    // What each engine may do.
+    for words in ["service postgres (pg): postgres ", "service box (box): ", "variables     DATABASE_URL, PGHOST"] {
+        assert!(said.contains(words), "{words} is not in: {said}");
+    }
+    assert!(!said.contains(OPERATOR), "{said}");
+
+    let host = TestHost::prepare(Options {
+        shop: "extensions = { postgres = [\"nonsense\"] }".to_owned(),
+        sandbox: "max_live = 0\n".to_owned(),
+        more: format!(
+            "{more}[engines.absent]\ncomponent = \"nowhere.wasm\"\n[projects.also]\nservices = [\"rediss\"]\n"
+        ),
+        ..Options::default()
+    });
+    let (content, said) = check(&host);
+    assert!(!content && said.contains("error: 4 problems"), "{said}");
+    for line in [
+        format!("{}error: [sandbox] max_live: ", place(&host, "max_live")),
+        format!("{}error: [projects.shop] extensions.postgres", place(&host, "extensions").replace(":1: ", ":16: ")),
+        "error: [projects.also] services".to_owned(),
+        "error: [engines.absent]: there is no file".to_owned(),
+    ] {
+        assert!(said.contains(&line), "{line} is not in: {said}");
+    }
+    // It serves nobody, and needs nobody's Docker.
+    let host = TestHost::prepare(Options { docker: "host = \"unix:///nowhere\"".to_owned(), ..Options::default() });
+    assert!(check(&host).0);
+    assert!(!host.dir.path().join("state").exists());
 }
