@@ -15,7 +15,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::ending::{Ending, Guard};
+use crate::ending::{Ending, Guards};
 use crate::errors::{CallError, redacted};
 use crate::exec::{self, Started, Take};
 use crate::{limits, units};
@@ -36,6 +36,7 @@ pub(crate) type Alone = Arc<dyn Fn() -> bool + Send + Sync>;
 /// to that.
 pub(crate) async fn run(
     docker: Docker,
+    guards: Arc<Guards>,
     id: &str,
     plan: &RunPlan,
     cancel: &CancellationToken,
@@ -46,7 +47,7 @@ pub(crate) async fn run(
     let _cancels = over.clone().drop_guard();
     let (id, plan) = (id.to_owned(), plan.clone());
     let work = tokio::spawn(async move {
-        let result = work(&docker, &id, &plan, &over, alone).await;
+        let result = work(&docker, &guards, &id, &plan, &over, alone).await;
         result.map_err(|error| redacted(error, &plan.env))
     });
     work.await.unwrap_or_else(|error| Err(RuntimeError::Failed(format!("running the command broke off: {error}"))))
@@ -99,11 +100,18 @@ fn config(plan: &RunPlan) -> ExecConfig {
     }
 }
 
-async fn work(docker: &Docker, id: &str, plan: &RunPlan, over: &CancellationToken, alone: Alone) -> Result<RunOutput> {
+async fn work(
+    docker: &Docker,
+    guards: &Guards,
+    id: &str,
+    plan: &RunPlan,
+    over: &CancellationToken,
+    alone: Alone,
+) -> Result<RunOutput> {
     let command = exec::create(docker, id, config(plan)).await?;
     let ending = Ending { docker, id, command: &command, plan, alone };
     // Before the command, which may leave no room for it. Docker starts both while neither waits for the other.
-    let guard = match Guard::start(docker, id, plan, plan.user.clone()).await {
+    let guard = match guards.take(docker, id, plan).await {
         Err(error @ (RuntimeError::Gone(_) | RuntimeError::NotFound(_))) => return Err(error),
         guard => guard,
     };
@@ -137,7 +145,12 @@ async fn work(docker: &Docker, id: &str, plan: &RunPlan, over: &CancellationToke
             never = &mut feeding => match never {},
         };
         match code {
-            Some(code) => Ok(code.map_err(while_it_ran)?),
+            Some(code) => {
+                if let Ok(guard) = guard {
+                    guards.give(id, plan, guard);
+                }
+                Ok(code.map_err(while_it_ran)?)
+            }
             None => {
                 let mut end = pin!(ending.end(guard));
                 // What it prints meanwhile is read, so that nothing stands still and its last words are there.

@@ -1,6 +1,6 @@
 # Waits for its order, and then ends every process of one command, from within its container. Exit code 0: none is left.
-# Arguments: the command's mark as NAME=value, and NAME=, with which every mark begins. The order is a line with 1 where no
-# other command runs, else 0, and for how many seconds to try.
+# Argument: NAME=, with which every command's mark begins. The order is a line: 1 where no other command runs, else 0; for
+# how many seconds to try; and what follows NAME= in the mark of the command.
 #
 # This shell has a mark of its own, by which it tells itself from what it looks for. It starts no program: a command that
 # has used up the container's processes leaves none for that. Everything is stopped before anything is killed, since a
@@ -83,9 +83,10 @@ seconds() {
   now=${now%%.*}
 }
 
-mark=$1 any_mark=$2
+any_mark=$1
 # Nobody orders anything any more where the line does not come.
-read -r alone patience || exit 2
+read -r alone patience value || exit 2
+mark=$any_mark$value
 seconds
 end=$((now + patience))
 none=0 before= rounds=0 kills=0

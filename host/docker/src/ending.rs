@@ -1,13 +1,18 @@
 //! Ending a command and all that it started. Docker can end a container but no command in one, so a shell in the container
 //! does it (`end.sh`), as the user whose command it is, and then as root. Never with more privileges than the container
 //! has: the shell is the container's own.
+//!
+//! Starting a shell costs as much as the usual command does, so one that was not needed waits for the next command of its
+//! container.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::models::ExecConfig;
+use futures_util::{FutureExt as _, StreamExt as _};
 use sandbar_core::runtime::{Result, RunPlan, RuntimeError};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::Instant;
@@ -26,6 +31,40 @@ const LEFT: i64 = 1;
 /// Root, by its number: an image need not have a name for it.
 const ROOT: &str = "0";
 
+/// Guards that wait for a command, by container and user: at most one each.
+#[derive(Default)]
+pub(crate) struct Guards(Mutex<HashMap<(String, Option<String>), Guard>>);
+
+impl std::fmt::Debug for Guards {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Guards")
+    }
+}
+
+impl Guards {
+    /// One that waits, or a new one.
+    pub(crate) async fn take(&self, docker: &Docker, id: &str, plan: &RunPlan) -> Result<Guard> {
+        let key = (id.to_owned(), plan.user.clone());
+        let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        if let Some(mut guard) = waiting
+            && guard.waits()
+        {
+            return Ok(guard);
+        }
+        Guard::start(docker, id, plan, plan.user.clone()).await
+    }
+
+    /// Has one wait that was not needed.
+    pub(crate) fn give(&self, id: &str, plan: &RunPlan, guard: Guard) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((id.to_owned(), plan.user.clone()), guard);
+    }
+
+    /// Lets those of a container go, before it ends.
+    pub(crate) fn dismiss(&self, id: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(of, _), _| of != id);
+    }
+}
+
 /// A shell in the container that waits for the order to end a command.
 pub(crate) struct Guard {
     exec: String,
@@ -34,9 +73,9 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Starts one.
-    pub(crate) async fn start(docker: &Docker, id: &str, plan: &RunPlan, user: Option<String>) -> Result<Self> {
-        let (name, value) = &plan.mark;
-        let argv = ["/bin/sh", "-c", SCRIPT, "end", &format!("{name}={value}"), &format!("{name}=")];
+    async fn start(docker: &Docker, id: &str, plan: &RunPlan, user: Option<String>) -> Result<Self> {
+        let (name, _) = &plan.mark;
+        let argv = ["/bin/sh", "-c", SCRIPT, "end", &format!("{name}=")];
         let config = ExecConfig {
             attach_stdin: Some(true),
             attach_stdout: Some(true),
@@ -53,10 +92,15 @@ impl Guard {
         Ok(Self { exec, started })
     }
 
+    /// Whether it has said nothing, and is there as far as is known.
+    fn waits(&mut self) -> bool {
+        self.started.output.next().now_or_never().is_none()
+    }
+
     /// Gives the order, and answers the script's exit code.
-    async fn end(self, docker: &Docker, alone: bool, patience: Duration) -> Result<i64> {
+    async fn end(self, docker: &Docker, mark: &str, alone: bool, patience: Duration) -> Result<i64> {
         let Started { output, mut input } = self.started;
-        let order = format!("{} {}\n", u8::from(alone), patience.as_secs());
+        let order = format!("{} {} {mark}\n", u8::from(alone), patience.as_secs());
         // One that is not there any more has an exit code that tells.
         if input.write_all(order.as_bytes()).await.is_ok() {
             let _ = input.flush().await;
@@ -128,7 +172,7 @@ impl Ending<'_> {
         let guard = guard?;
         let spent = start.elapsed();
         let limit = if spent < limits::ENDING_AS_USER { limits::ENDING_AS_USER } else { limits::ENDING };
-        let code = guard.end(self.docker, (self.alone)(), limit.saturating_sub(spent)).await?;
+        let code = guard.end(self.docker, &self.plan.mark.1, (self.alone)(), limit.saturating_sub(spent)).await?;
         if code == LEFT {
             tracing::debug!(id = self.id, "something is left of a command");
         }

@@ -39,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connect::{Connection, Target};
 use crate::credentials::Credentials;
+use crate::ending::Guards;
 use crate::network::Network;
 use crate::put::Maker;
 
@@ -65,6 +66,7 @@ pub struct DockerOptions {
 pub struct DockerRuntime {
     connection: Arc<Connection>,
     maker: Maker,
+    guards: Arc<Guards>,
 }
 
 impl DockerRuntime {
@@ -87,6 +89,7 @@ impl DockerRuntime {
                 at_once: Semaphore::new(limits::AT_ONCE),
                 installation,
             },
+            guards: Arc::default(),
         })
     }
 
@@ -160,10 +163,11 @@ impl Runtime for DockerRuntime {
         cancel: &CancellationToken,
         alone: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Result<RunOutput> {
-        command::run(self.connection.client().await?, id, plan, cancel, alone).await
+        command::run(self.connection.client().await?, self.guards.clone(), id, plan, cancel, alone).await
     }
 
     async fn suspend(&self, id: &str, grace: Duration) -> Result<()> {
+        self.guards.dismiss(id);
         units::suspend(&self.connection.client().await?, id, grace, self.installation()).await
     }
 
@@ -200,6 +204,7 @@ impl Runtime for DockerRuntime {
     }
 
     async fn remove(&self, id_or_name: &str, grace: Duration) -> Result<()> {
+        self.guards.dismiss(id_or_name);
         units::remove(&self.connection.client().await?, id_or_name, grace, self.installation()).await
     }
 

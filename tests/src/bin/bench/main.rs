@@ -1,6 +1,8 @@
 //! `make bench`: the figures that the project promises, each beside a control measured in the same run. Absolute times are
 //! this machine's; what counts are the ratios.
 
+mod boxes;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -25,14 +27,23 @@ const CALLS: usize = 5_000;
 
 const SERVICES: [&str; 3] = ["postgres", "redis", "mongo"];
 
+/// The orchestrator's.
+const TOKEN: &str = "bench-orchestrator-token";
+
 /// What measures one thing.
 type Part = fn() -> Result<()>;
 
 fn main() -> Result<()> {
     println!("Rounds: {ROUNDS} cold, {QUICK_ROUNDS} hits, {CALLS} engine calls. Medians, unless said otherwise.\n");
     let only = std::env::args().nth(1);
-    let parts =
-        [("cold", cold as Part), ("hit", hit), ("engine", engine_call), ("start", start_and_memory), ("crowd", crowd)];
+    let parts = [
+        ("cold", cold as Part),
+        ("hit", hit),
+        ("engine", engine_call),
+        ("start", start_and_memory),
+        ("crowd", crowd),
+        ("boxes", boxes::boxes),
+    ];
     for (_, part) in parts.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
         part()?;
     }
@@ -80,18 +91,25 @@ fn host() -> TestHost {
             "{projects}[orchestrators.bench]\ntoken = {{ env = \"TEST_BENCH\" }}\n\
              projects = [\"shop\", \"only-postgres\", \"only-redis\", \"only-mongo\"]\n"
         ),
-        env: vec![("TEST_BENCH".to_owned(), "bench-orchestrator-token".to_owned())],
+        env: vec![("TEST_BENCH".to_owned(), TOKEN.to_owned())],
         ..Options::default()
     })
 }
 
 fn orchestrator(host: &TestHost) -> Client {
-    host.nobody().with_token("bench-orchestrator-token")
+    host.nobody().with_token(TOKEN)
 }
 
 fn register(host: &TestHost) -> Client {
     let answer = orchestrator(host).call("register_agent", &json!({ "agent": "bench", "role": "developer" }));
     host.nobody().with_token(answer.evidence()["token"].as_str().expect("a token"))
+}
+
+/// An agent that works on a project.
+fn register_for(host: &TestHost, project: &str) -> Client {
+    let client = register(host);
+    begin(host, project);
+    client
 }
 
 fn begin(host: &TestHost, project: &str) {

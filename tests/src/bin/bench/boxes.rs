@@ -1,0 +1,184 @@
+//! Boxes: commands, waking, and files.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use sandbar_tests::docker::docker;
+use sandbar_tests::host::image;
+use sandbar_tests::{Client, Options, TestHost};
+use serde_json::{Value, json};
+
+use crate::{QUICK_ROUNDS, ROUNDS, median, millis, register_for, row, timed};
+
+/// A file, in bytes.
+const LARGE: usize = 64 << 20;
+/// As much as one call reads.
+const PIECE: usize = 1 << 20;
+/// How many small files there are, and their size.
+const SMALL: (usize, usize) = (1000, 4 << 10);
+
+fn host() -> Result<TestHost> {
+    let image = image("redis:8-alpine")?;
+    let more = format!(
+        "[engines.box]\nsettings = {{ image = {image:?} }}\ngrant.images = [{image:?}]\n\
+         [projects.kept]\nservices = [\"box\"]\nretained = [\"box\"]\n\
+         [orchestrators.bench]\ntoken = {{ env = \"TEST_BENCH\" }}\nprojects = [\"kept\"]\n"
+    );
+    let env = vec![("TEST_BENCH".to_owned(), crate::TOKEN.to_owned())];
+    Ok(TestHost::start_with(Options { services: vec!["box"], more, env, ..Options::default() }))
+}
+
+pub(crate) fn boxes() -> Result<()> {
+    let host = host()?;
+    let agent = register_for(&host, "kept");
+    let run = || agent.call("run_command", &json!({ "argv": ["true"] })).evidence().clone();
+    run();
+    let container = host.containers().pop().context("the box")?;
+    let (mut commands, mut bare) = (Vec::new(), Vec::new());
+    for _ in 0..QUICK_ROUNDS {
+        let (took, code) = timed(|| bare_exec(&container));
+        ensure!(code? == 0, "the control works");
+        bare.push(took);
+        commands.push(timed(run).0);
+    }
+    beside("`run_command true` on a live box", commands, "a bare exec through Docker's API", bare, "<= 1.3");
+    wake(&host, &agent)?;
+    files(&host, &agent)?;
+    small_files(&host, &agent)?;
+    host.operator().call("remove_agent", &json!({ "agent": "bench" })).evidence();
+    Ok(())
+}
+
+fn beside(what: &str, ours: Vec<Duration>, control: &str, theirs: Vec<Duration>, asked: &str) {
+    let (ours, theirs) = (median(ours), median(theirs));
+    let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
+    row(what, &millis(ours), &format!("{control}: {}", millis(theirs)), ratio, asked);
+}
+
+/// A box that was put to sleep and is asked for again, beside a container that was stopped and is started.
+fn wake(host: &TestHost, agent: &Client) -> Result<()> {
+    let image = image("redis:8-alpine")?;
+    let label = format!("{}.installation={}", host.namespace, host.installation);
+    let control =
+        docker(["create", "--label", &label, "--init", "--network", "none", "--entrypoint", "sleep", &image, "600"])?;
+    let (mut wakes, mut starts) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        docker(["stop", "--time", "0", &control])?;
+        let (took, answer) = timed(|| post(&format!("/containers/{control}/start"), ""));
+        ensure!(answer?.starts_with("HTTP/1.1 204"), "the control starts");
+        starts.push(took);
+        agent.call("release_sandbox", &json!({})).evidence();
+        wakes.push(timed(|| agent.call("request_sandbox", &json!({})).evidence().clone()).0);
+    }
+    docker(["rm", "--force", &control])?;
+    beside("waking a box", wakes, "a bare container start", starts, "<= 1.5");
+    Ok(())
+}
+
+/// One file of 64 MiB, beside `cp` of the same bytes between two folders of this machine.
+fn files(host: &TestHost, agent: &Client) -> Result<()> {
+    let bytes: Vec<u8> = (0..LARGE).map(|n| (n * 31 % 251) as u8).collect();
+    let here = host.dir.path().join("control");
+    fs::write(&here, &bytes)?;
+    let content = BASE64.encode(&bytes);
+    let body = json!({ "path": "large", "content_base64": content }).to_string();
+    let (mut writes, mut reads, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        copies.push(timed(|| copy(&here)).0);
+        let (took, answer) = timed(|| agent.send("write_file", &body));
+        answer.evidence();
+        writes.push(took);
+        let (took, read) = timed(|| {
+            (0..LARGE / PIECE)
+                .map(|n| {
+                    let piece = json!({ "path": "large", "offset": n * PIECE, "limit": PIECE });
+                    agent.call("read_file", &piece).evidence().clone()
+                })
+                .collect::<Vec<_>>()
+        });
+        reads.push(took);
+        let back: Vec<u8> = read.iter().flat_map(decoded).collect();
+        ensure!(back == bytes, "what was read is what was written");
+    }
+    beside("writing 64 MiB", writes, "`cp`", copies.clone(), "<= 3");
+    beside("reading 64 MiB, a MiB a call", reads, "`cp`", copies, "<= 3");
+    Ok(())
+}
+
+fn decoded(evidence: &Value) -> Vec<u8> {
+    match evidence["content"].as_str() {
+        Some(text) => text.as_bytes().to_vec(),
+        None => BASE64.decode(evidence["content_base64"].as_str().unwrap_or_default()).unwrap_or_default(),
+    }
+}
+
+fn small_files(host: &TestHost, agent: &Client) -> Result<()> {
+    let (count, size) = SMALL;
+    let content = "x".repeat(size);
+    let here = host.dir.path().join("small");
+    fs::create_dir(&here)?;
+    for n in 0..count {
+        fs::write(here.join(n.to_string()), &content)?;
+    }
+    let copies = timed(|| copy(&here)).0;
+    let (writes, ()) = timed(|| {
+        for n in 0..count {
+            agent.call("write_file", &json!({ "path": format!("small/{n}"), "content": content })).evidence();
+        }
+    });
+    let (reads, ()) = timed(|| {
+        for n in 0..count {
+            agent.call("read_file", &json!({ "path": format!("small/{n}") })).evidence();
+        }
+    });
+    beside("writing 1,000 files of 4 KiB", vec![writes], "`cp -r`", vec![copies], "-");
+    beside("reading 1,000 files of 4 KiB", vec![reads], "`cp -r`", vec![copies], "-");
+    Ok(())
+}
+
+fn copy(from: &Path) -> Result<()> {
+    let to = from.with_extension("copy");
+    let copied = std::process::Command::new("cp").arg("-rT").args([from, &to]).status()?;
+    ensure!(copied.success(), "cp works");
+    Ok(())
+}
+
+/// Makes an exec, starts it, reads to its end and asks for its exit code, as the plainest client would.
+fn bare_exec(container: &str) -> Result<i64> {
+    let made =
+        post(&format!("/containers/{container}/exec"), r#"{"AttachStdout":true,"AttachStderr":true,"Cmd":["true"]}"#)?;
+    let id = json_of(&made)?["Id"].as_str().context("an id")?.to_owned();
+    post(&format!("/exec/{id}/start"), r#"{"Detach":false,"Tty":false}"#)?;
+    let state = call("GET", &format!("/exec/{id}/json"), "")?;
+    json_of(&state)?["ExitCode"].as_i64().context("an exit code")
+}
+
+fn json_of(answer: &str) -> Result<Value> {
+    let (_, body) = answer.split_once("\r\n\r\n").context("an answer has a body")?;
+    // Also where it comes in chunks.
+    let begin = body.find('{').context("an object")?;
+    let end = body.rfind('}').context("an object")?;
+    Ok(serde_json::from_str(&body[begin..=end])?)
+}
+
+fn post(path: &str, body: &str) -> Result<String> {
+    call("POST", path, body)
+}
+
+fn call(method: &str, path: &str, body: &str) -> Result<String> {
+    let mut stream = UnixStream::connect("/var/run/docker.sock")?;
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
