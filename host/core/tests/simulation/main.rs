@@ -34,7 +34,7 @@ use crate::world::Verdict;
 /// How many schedules are played.
 const SCHEDULES: u64 = 2_000;
 /// How many of those with boxes and with what is retained.
-const KEEPING: u64 = 600;
+const KEEPING: u64 = 500;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())

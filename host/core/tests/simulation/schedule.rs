@@ -247,7 +247,7 @@ impl Run {
 
 impl Run {
     fn draw_keeping(rng: &mut Rng, agents: usize, contained: bool, knobs: &Knobs, first: bool, last: bool) -> Self {
-        let lasts = Duration::from_millis(*rng.pick(&[2_000, 20_000, 100_000, 100_000, 1_000_000, 6_000_000]));
+        let lasts = Duration::from_millis(*rng.pick(&[2_000, 20_000, 100_000, 100_000, 1_000_000, 3_000_000]));
         let mut events = Vec::new();
         for agent in 0..agents {
             if first && rng.chance(950) {

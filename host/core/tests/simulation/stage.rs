@@ -360,6 +360,7 @@ impl Stage {
             (Code::InvalidState, None) if guarded => !error.retryable,
             (Code::InvalidState, None) if says("passwords are not known") => false,
             // Somebody else's call ended what it needed.
+            (Code::InvalidState, None) if says("and once more after it was made anew") => error.retryable && ended,
             (Code::InvalidState, None) if says("its box ended while it ran") => error.retryable && (upset || ended),
             (Code::InvalidState, None) => !self.calm && (error.retryable || knobs.engine_fails > 0),
             (Code::Capacity, None) => {
