@@ -108,8 +108,12 @@ impl Ensure {
         let lost = held.take().into_iter().flat_map(|live| live.services.into_values());
         for lost in lost.filter(|s| found.as_ref().is_none_or(|unit| unit.id != s.id)) {
             // It lost its name, and may run around the same data.
-            self.sleep(owner, &lost.id).await;
-            self.leaving.let_go(&lost.id, None).await;
+            let grace = sleep_grace(lost.work.is_some());
+            match self.runtime.suspend(&lost.id, grace).await {
+                Ok(()) => self.leaving.let_go(&lost.id, None).await,
+                Err(RuntimeError::NotFound(_)) => {}
+                Err(e) => return Err(self.noted(&e)),
+            }
         }
         let mut features = wanted.clone();
         if let Some(unit) = &found {

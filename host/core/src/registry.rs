@@ -618,14 +618,16 @@ impl Registry {
         let mut expired = Vec::new();
         for row in rows {
             let owner = Owner::keyed(&self.ensure.names, &row.tenant, &row.service, true);
-            if self.find(&owner).is_some_and(|entry| !matches!(*entry.lock(), State::Absent)) {
+            let entry = self.entry(&owner);
+            // Held until it is noted: one that is woken begins anew.
+            let state = entry.lock();
+            if !matches!(*state, State::Absent) {
                 continue;
             }
-            let asleep = row.asleep_secs.saturating_add(passed.as_secs());
-            if let Err(e) = store.set_asleep(&row.key, &row.service, asleep) {
+            if let Err(e) = store.add_asleep(&row.key, &row.service, passed.as_secs()) {
                 tracing::warn!(error = %e, "for how long something sleeps cannot be noted");
             }
-            if asleep >= self.limits().delete_after.as_secs() {
+            if row.asleep_secs.saturating_add(passed.as_secs()) >= self.limits().delete_after.as_secs() {
                 expired.push((owner, row));
             }
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::error::Code;
+use sandbar_core::name::AgentName;
 
 use super::{PLAIN, SOON, ZERO, keeping, secs};
 use crate::engine;
@@ -228,6 +229,48 @@ fn what_runs_without_work_is_put_to_sleep_by_the_next_host() {
         });
         s.close();
     }
+}
+
+#[test]
+fn an_agent_that_is_removed_takes_along_what_it_retained() {
+    let s = &keeping(80, 1, |_| {});
+    s.life(ZERO, |host| async move {
+        let before = s.served(&host, "depot").await;
+        s.write(&host, 0).await.unwrap().unwrap();
+        let other = AgentName::new("other").unwrap();
+        for _ in 0..2 {
+            host.people().register(&other, "developer", "main").unwrap();
+            host.begin_work("main", &s.projects, &other, &engine::project("depot")).await.unwrap();
+            let found = host.read_file(&other, None, "f", 0, 1).await.unwrap_err();
+            assert_eq!(found.code, Code::NotFound);
+            host.write_file(&other, None, "f", vec![1], None).await.unwrap();
+            host.request_sandbox(&other, None, &PLAIN, None).await.unwrap();
+            host.remove_agent(&other).await.unwrap();
+        }
+        tokio::time::sleep(SOON).await;
+        let left = s.world.with(|inner| (inner.disk.volumes.len(), inner.disk.folders.len()));
+        assert_eq!((left, s.ours().len(), s.store.kept().unwrap().len()), ((1, 1), 3, 2));
+        assert_eq!(s.ask(&host, 0).await.unwrap(), before);
+        s.read(&host, 0).await.unwrap().unwrap();
+        s.look_at_rest(&host, "at rest");
+    });
+    s.close();
+}
+
+#[test]
+fn what_cannot_be_adopted_sleeps() {
+    let s = &keeping(81, 1, |_| {});
+    let before = s.life(ZERO, |host| async move { s.served(&host, "vault").await });
+    s.script(Kind::Environment, "a1/pg@vault", Trouble::Fails);
+    s.life(ZERO, |host| async move {
+        s.up(&host).await;
+        tokio::time::sleep(SOON).await;
+        assert!(!s.is_up("a1/pg@vault"));
+        s.look_at_rest(&host, "at rest");
+        let created = s.created();
+        assert_eq!((s.ask(&host, 0).await.unwrap(), s.created()), (before, created));
+    });
+    s.close();
 }
 
 #[test]
