@@ -7,6 +7,8 @@
 
 #[path = "../tests/simulation/container.rs"]
 mod container;
+#[path = "../tests/simulation/disk.rs"]
+mod disk;
 #[path = "../tests/simulation/docker.rs"]
 mod docker;
 #[path = "../tests/simulation/engine.rs"]
@@ -21,6 +23,8 @@ mod rng;
 mod schedule;
 #[path = "../tests/simulation/stage.rs"]
 mod stage;
+#[path = "../tests/simulation/tenants.rs"]
+mod tenants;
 #[path = "../tests/simulation/world.rs"]
 mod world;
 

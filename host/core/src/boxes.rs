@@ -108,7 +108,8 @@ impl Host {
                     tracing::info!(target: "audit", owner = %used.owner, service = %used.service, code = output.code, "run_command");
                     if !output.gone {
                         // What cannot be ended goes with its box.
-                        self.registry().release_owner(&used.owner, "a command could not be ended").await;
+                        let why = "a command could not be ended";
+                        self.registry().release_serving(&used.owner, &used.serving, why).await;
                     }
                     if let Some(over) = over {
                         return Err(over);

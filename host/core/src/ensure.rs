@@ -22,7 +22,7 @@ use crate::health::Health;
 use crate::image::Image;
 use crate::leaving::Leaving;
 use crate::name::{Names, ServiceName};
-use crate::owner::Owner;
+use crate::owner::{Owner, folder_that_goes};
 use crate::plan::{Note, Secrets, label};
 use crate::progress::{Progress, ProgressSink};
 use crate::provision::{Made, Maker, NotMade};
@@ -485,7 +485,7 @@ impl Ensure {
             match &result {
                 Err(RuntimeError::Conflict { holder: Some(holder), .. }) if self.is_ours(holder) => {
                     tracing::warn!(agent = owner.slug(), owner = owner.key(), %service, "a stale container had the name");
-                    let folder = holder.labels.get(&self.names.label(label::FOLDER)).map(String::as_str);
+                    let folder = folder_that_goes(&holder.labels, &self.names);
                     self.leaving.let_go(&holder.id, folder).await;
                 }
                 // Whoever had it is just going.

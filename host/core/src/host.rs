@@ -447,6 +447,9 @@ impl Host {
         let Admitted { want, asked } = &admission.admitted;
         let parts = self.parts(agent, &admission);
         self.let_go_what_is_not_wanted(agent, &parts).await;
+        // What is retained stays awake until all of it can be answered.
+        let retained = parts.iter().map(|(owner, _)| owner).filter(|owner| owner.retains());
+        let _in_flight: Vec<_> = retained.map(|owner| self.registry.in_flight(owner)).collect();
         let all = parts.iter().map(|(owner, want)| self.ensure_part(agent, &admission, owner, want, listener));
         let mut live = Live::new(want.project.clone());
         // Waited for together: one that fails must not leave the others without anybody who waits.

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use crate::crash;
 use crate::departed;
-use crate::kept::sleep_grace;
 use crate::name::{Kind, Names};
+use crate::owner::folder_that_goes;
 use crate::plan::label;
 use crate::registry::Registry;
-use crate::runtime::{Result, Runtime, UnitState};
+use crate::runtime::{Result, Runtime, Unit, UnitState};
 
 /// When and how patiently it sweeps.
 #[derive(Debug, Clone)]
@@ -94,6 +94,8 @@ impl Janitor {
         let strangers: BTreeMap<_, _> = ours
             .iter()
             .filter(|unit| !known.contains(&unit.id))
+            // What sleeps is as it should be.
+            .filter(|unit| !(self.is_retained(unit) && unit.state == UnitState::Ended))
             .map(|unit| (unit.id.clone(), self.unknown.get(&unit.id).copied().unwrap_or(now)))
             .collect();
         self.unknown = strangers;
@@ -103,22 +105,22 @@ impl Janitor {
             if !stale || !self.names.are_ours(&unit.labels) {
                 continue;
             }
-            let folder = unit.labels.get(&self.names.label(label::FOLDER)).map(String::as_str);
-            if let Kind::Keyed { retained: true, .. } = self.names.read(&unit.name) {
+            if self.is_retained(unit) {
                 // Nothing retained goes because nobody owns it; at most it sleeps.
-                if unit.state == UnitState::Running {
-                    tracing::warn!(container = unit.name, "nobody uses it: put to sleep");
-                    if let Err(e) = self.runtime.suspend(&unit.id, sleep_grace(folder.is_some())).await {
-                        tracing::warn!(container = unit.name, error = %e, "it does not go to sleep");
-                    }
-                }
+                tracing::warn!(container = unit.name, "nobody uses it: put to sleep");
+                self.registry.sleep_stray(unit).await;
             } else {
+                let folder = folder_that_goes(&unit.labels, &self.names);
                 tracing::warn!(container = unit.name, "nobody owns it: removed");
                 crash::here("sweep decided");
                 self.registry.leaving().let_go(&unit.id, folder).await;
             }
         }
         Ok(())
+    }
+
+    fn is_retained(&self, unit: &Unit) -> bool {
+        matches!(self.names.read(&unit.name), Kind::Keyed { retained: true, .. })
     }
 
     /// Counts for how long what is retained has been asleep, by this process's own clock, and deletes what has been for

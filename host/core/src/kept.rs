@@ -104,20 +104,33 @@ impl Ensure {
             Err(RuntimeError::NotFound(_)) => None,
             Err(e) => return Err(self.noted(&e)),
         };
-        *held = None;
+        // From here on it is held by nobody until it is awake, whatever goes wrong.
+        let lost = held.take().into_iter().flat_map(|live| live.services.into_values());
+        for lost in lost.filter(|s| found.as_ref().is_none_or(|unit| unit.id != s.id)) {
+            // It lost its name, and may run around the same data.
+            let grace = sleep_grace(lost.work.is_some());
+            match self.runtime.suspend(&lost.id, grace).await {
+                Ok(()) => self.leaving.let_go(&lost.id, None).await,
+                Err(RuntimeError::NotFound(_)) => {}
+                Err(e) => return Err(self.noted(&e)),
+            }
+        }
         let mut features = wanted.clone();
         if let Some(unit) = &found {
             let (had, superuser) = made_with(unit, &self.names).unwrap_or_default();
-            // Whether it has a network cannot be told while it sleeps, so that is looked at once it is awake.
+            // Whether it has a network and a published port cannot be told while it sleeps: that is looked at once it is awake.
             if had.is_superset(wanted) && superuser == want.superuser {
                 let serving = self.wake(owner, &service, unit, had.clone(), superuser, cancel).await?;
-                if serving.lacks_nothing(wanted, want) {
+                if serving.lacks_nothing(wanted, want) && self.is_published_as_wanted(&serving) {
                     self.awake(keyed, want, serving, held)?;
                     return Ok(true);
                 }
             }
             features.extend(had);
-            self.count_remake(entry)?;
+            if let Err(e) = self.count_remake(entry) {
+                self.sleep(owner, &unit.id).await;
+                return Err(e);
+            }
             // Two containers must never have the same data at once.
             let grace = sleep_grace(service.work_folder.is_some());
             self.runtime.suspend(&unit.id, grace).await.map_err(|e| self.noted(&e))?;
@@ -136,8 +149,9 @@ impl Ensure {
                 Ok(true)
             }
             Err(e) => {
+                // Its row stays: what may still be made of it is found by that.
                 if !row.made
-                    && let Err(left) = self.delete_kept(&row).await
+                    && let Err(left) = self.delete_data(&row).await
                 {
                     tracing::warn!(agent = owner.slug(), owner = owner.key(), error = %left, "what was half made is still there; the next attempt removes it");
                 }
@@ -147,7 +161,7 @@ impl Ensure {
     }
 
     fn awake(&self, keyed: &Keyed, want: &Want, serving: Serving, held: &mut Option<Live>) -> Result<(), Error> {
-        self.store.set_asleep(keyed.key.as_str(), &keyed.service, 0).map_err(|e| fault(&e))?;
+        self.store.set_made(keyed.key.as_str(), &keyed.service).map_err(|e| fault(&e))?;
         let live = held.insert(Live::new(want.project.clone()));
         live.services.insert(keyed.service.clone(), Arc::new(serving));
         Ok(())
@@ -170,8 +184,14 @@ impl Ensure {
     ) -> Result<Serving, Error> {
         let unit = match self.runtime.resume(&unit.id).await {
             Ok(unit) => unit,
-            Err(e @ (RuntimeError::Unreachable(_) | RuntimeError::Deadline(_))) => return Err(self.noted(&e)),
-            Err(e) => return Err(Failure::new(&service.name, "wake", e.to_string()).into_error()),
+            Err(e) => {
+                // It may run all the same.
+                self.sleep(owner, &unit.id).await;
+                return Err(match e {
+                    RuntimeError::Unreachable(_) | RuntimeError::Deadline(_) => self.noted(&e),
+                    e => Failure::new(&service.name, "wake", e.to_string()).into_error(),
+                });
+            }
         };
         let woken = tokio::select! {
             biased;
@@ -199,6 +219,30 @@ impl Ensure {
         }
     }
 
+    /// Puts a container to sleep of which nobody knows whose it is.
+    pub(crate) async fn suspend(&self, unit: &Unit) {
+        let grace = sleep_grace(unit.labels.contains_key(&self.names.label(label::FOLDER)));
+        if let Err(e) = self.runtime.suspend(&unit.id, grace).await {
+            tracing::warn!(container = unit.name, error = %e, "it does not go to sleep");
+        }
+    }
+
+    /// Who retains what a container with a final name holds, if the state file knows that.
+    pub(crate) fn keeper(&self, unit: &Unit) -> Option<Owner> {
+        let catalog = self.catalog.current();
+        let rows = self.store.kept().ok()?;
+        let mut owners = rows.iter().map(|row| Owner::keyed(&self.names, &row.tenant, &row.service, true));
+        owners.find(|owner| {
+            let service = owner.keyed.as_ref().and_then(|k| catalog.services.get(&k.service));
+            service.is_some_and(|s| owner.container(&self.names, &s.slug) == unit.name)
+        })
+    }
+
+    /// Whether its port is published, where it has one, just as ports are now.
+    pub(crate) fn is_published_as_wanted(&self, serving: &Serving) -> bool {
+        serving.port.is_none() || serving.published_port.is_some() == self.limits().publish
+    }
+
     /// Takes a container in that exists and runs: reads its passwords back and sees whether it serves.
     pub(crate) async fn take_in(
         &self,
@@ -212,9 +256,6 @@ impl Ensure {
         let list: Vec<_> = features.iter().cloned().collect();
         let checked = service.recipe(&list, owner.retains(), superuser).await.map_err(|e| e.to_string())?;
         let container = &checked.recipe().container;
-        if container.port.is_some() && unit.published_port.is_some() != self.limits().publish {
-            return Err("ports are published differently now".into());
-        }
         let environment = self.runtime.environment(&unit.id).await?;
         let read = |key: String| environment.iter().find(|(k, _)| *k == key).map(|(_, v)| Secret::new(v));
         let secrets = match &container.account {
@@ -306,10 +347,22 @@ impl Ensure {
     /// Deletes something retained with its data: container, volumes, work folder, and last its row, so that a delete which
     /// was cut off is repeated.
     pub(crate) async fn delete_kept(&self, row: &KeptRow) -> RuntimeResult<()> {
+        self.delete_data(row).await?;
+        self.store.remove_kept(&row.key, &row.service).map_err(|e| RuntimeError::Failed(e.to_string()))
+    }
+
+    /// Deletes the same without its row.
+    async fn delete_data(&self, row: &KeptRow) -> RuntimeResult<()> {
         let owner = Owner::keyed(&self.names, &row.tenant, &row.service, true);
-        let labels = owner.labels(&self.names);
-        let labels: Vec<_> = labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        for unit in self.runtime.list(&labels).await? {
+        let all = owner.labels(&self.names);
+        let labels: Vec<_> = all.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        // Looked at again here, whatever a listing answers. A throwaway box of the same tenant has the same labels, but another
+        // folder.
+        let (key, folder) = (self.names.label(label::FOLDER), owner.folder());
+        let is_its = |unit: &Unit| {
+            all.iter().all(|(k, v)| unit.labels.get(k) == Some(v)) && unit.labels.get(&key).is_none_or(|f| *f == folder)
+        };
+        for unit in self.runtime.list(&labels).await?.into_iter().filter(is_its) {
             self.runtime.remove(&unit.id, Duration::ZERO).await?;
         }
         for volume in self.runtime.volumes(&labels).await? {
@@ -318,7 +371,7 @@ impl Ensure {
         if let Some(folders) = &self.folders {
             folders.remove(&owner.folder()).await.map_err(|e| RuntimeError::Failed(e.to_string()))?;
         }
-        self.store.remove_kept(&row.key, &row.service).map_err(|e| RuntimeError::Failed(e.to_string()))
+        Ok(())
     }
 }
 

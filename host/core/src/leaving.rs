@@ -100,14 +100,24 @@ impl Leaving {
         });
     }
 
-    /// Removes a work folder that no container has.
+    /// Removes a work folder that no container has. Waits for one try, and goes on behind.
     pub async fn remove_folder(&self, folder: Option<String>) {
-        if let (Some(name), Some(folders)) = (folder, &self.folders)
-            && let Err(e) = folders.remove(&name).await
-        {
-            // The next start removes what no container has.
-            tracing::warn!(error = %e, "a work folder is not removed yet");
-        }
+        let (Some(name), Some(folders)) = (folder, self.folders.clone()) else { return };
+        let Err(e) = folders.remove(&name).await else { return };
+        tracing::warn!(error = %e, "a work folder is not removed yet");
+        self.enter(&name, false);
+        let this = self.clone();
+        tokio::spawn(async move {
+            let mut pause = FIRST_PAUSE;
+            loop {
+                tokio::time::sleep(pause).await;
+                match folders.remove(&name).await {
+                    Ok(()) => break this.strike(&name),
+                    Err(e) => tracing::warn!(error = %e, "a work folder is not removed yet"),
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        });
     }
 
     fn enter(&self, key: &str, suspect: bool) {

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::name::{AgentName, EngineSlug, Names, ProjectName, ServiceName};
+use crate::plan::label;
 use crate::runtime::Labels;
 use crate::secret::{random_hex, sha256_hex};
 
@@ -105,7 +106,7 @@ impl Owner {
     /// The name of a work folder: what is retained has one, what is throwaway a fresh one each time.
     pub fn folder(&self) -> String {
         match &self.keyed {
-            Some(Keyed { key, service, retained: true, .. }) => format!("{}-{service}", key.as_str()),
+            Some(Keyed { key, service, retained: true, .. }) => kept_folder(key.as_str(), service.as_str()),
             _ => format!("{self}-{}", random_hex(8)),
         }
     }
@@ -144,12 +145,25 @@ impl Owner {
     /// Labels by which everything of this owner is found, volumes too.
     pub fn labels(&self, names: &Names) -> Labels {
         let mut labels = names.base_labels();
-        labels.insert(names.label(crate::plan::label::OWNER), self.label(names));
+        labels.insert(names.label(label::OWNER), self.label(names));
         if let Some(keyed) = &self.keyed {
-            labels.insert(names.label(crate::plan::label::SERVICE), keyed.service.to_string());
+            labels.insert(names.label(label::SERVICE), keyed.service.to_string());
         }
         labels
     }
+}
+
+/// The work folder that goes when a container with these labels goes. What is retained keeps its folder, whatever becomes of
+/// its containers.
+pub fn folder_that_goes<'a>(labels: &'a Labels, names: &Names) -> Option<&'a str> {
+    let text = |key| labels.get(&names.label(key)).map(String::as_str);
+    let folder = text(label::FOLDER)?;
+    let kept = kept_folder(text(label::OWNER)?, text(label::SERVICE)?);
+    (folder != kept).then_some(folder)
+}
+
+fn kept_folder(key: &str, service: &str) -> String {
+    format!("{key}-{service}")
 }
 
 /// For logs: an agent, or a prefix of a key.

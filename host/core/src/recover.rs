@@ -15,8 +15,8 @@ use crate::catalog::Catalog;
 use crate::crash;
 use crate::ensure::Ensure;
 use crate::kept::{Not, TakeIn, made_with};
-use crate::name::{AgentName, Kind, Names, ProjectName, ServiceName};
-use crate::owner::Owner;
+use crate::name::{AgentName, Kind, ProjectName, ServiceName};
+use crate::owner::{Owner, folder_that_goes};
 use crate::people::People;
 use crate::plan::label;
 use crate::registry::Registry;
@@ -69,7 +69,7 @@ pub async fn recover(registry: &Registry, people: &People) -> Result<()> {
             }
             Verdict::Remove(why) => {
                 tracing::info!(container = unit.name, why, "removed");
-                registry.leaving().let_go(&unit.id, folder(unit, &names)).await;
+                registry.leaving().let_go(&unit.id, folder_that_goes(&unit.labels, &names)).await;
             }
         }
     }
@@ -82,6 +82,12 @@ pub async fn recover(registry: &Registry, people: &People) -> Result<()> {
                 Some(keyed) => work.tenant(&owner.agent) == keyed.tenant,
             })
         };
+        if let Some(keyed) = owner.keyed.as_ref().filter(|k| k.retained) {
+            // It has its name and was seen to serve, so it is whole, whether or not that was noted before the host ended.
+            if let Err(e) = ensure.store.set_made(keyed.key.as_str(), &keyed.service) {
+                tracing::warn!(owner = owner.key(), error = %e, "that something is whole cannot be noted");
+            }
+        }
         if let Err(live) = registry.adopt(&owner, live, still) {
             tracing::info!(
                 agent = owner.slug(),
@@ -100,15 +106,11 @@ pub async fn recover(registry: &Registry, people: &People) -> Result<()> {
     Ok(())
 }
 
-fn folder<'a>(unit: &'a Unit, names: &Names) -> Option<&'a str> {
-    unit.labels.get(&names.label(label::FOLDER)).map(String::as_str)
-}
-
 /// Work folders that no container has and that nobody retains: a host that was killed left them.
 async fn remove_orphans(ensure: &Ensure, units: &[Unit], keyed: &BTreeMap<String, (Owner, ProjectName)>) {
     let Some(folders) = &ensure.folders else { return };
     let retained = keyed.values().filter(|(owner, _)| owner.retains()).map(|(owner, _)| owner.folder());
-    let used = units.iter().filter_map(|unit| folder(unit, &ensure.names)).map(str::to_owned);
+    let used = units.iter().filter_map(|unit| unit.labels.get(&ensure.names.label(label::FOLDER))).cloned();
     let wanted: BTreeSet<_> = retained.chain(used).collect();
     let names = match folders.names().await {
         Ok(names) => names,
@@ -116,9 +118,7 @@ async fn remove_orphans(ensure: &Ensure, units: &[Unit], keyed: &BTreeMap<String
     };
     for name in names.into_iter().filter(|name| !wanted.contains(name)) {
         tracing::info!(folder = name, "no container has it: removed");
-        if let Err(e) = folders.remove(&name).await {
-            tracing::warn!(error = %e, "a work folder could not be removed");
-        }
+        ensure.leaving.remove_folder(Some(name)).await;
     }
 }
 
@@ -219,5 +219,8 @@ async fn read(
     }
     let how = TakeIn::Serving(STILL_GOOD);
     let serving = ensure.take_in(unit, &owner, service, features, superuser, how).await?;
+    if !ensure.is_published_as_wanted(&serving) {
+        return Err("ports are published differently now".into());
+    }
     Ok(Found { owner, project, service: name, serving })
 }

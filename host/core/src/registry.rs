@@ -26,7 +26,8 @@ use crate::leaving::Leaving;
 use crate::name::{AgentName, Names, ServiceName};
 use crate::owner::Owner;
 use crate::progress::Progress;
-use crate::sandbox::{Live, Want};
+use crate::runtime::Unit;
+use crate::sandbox::{Live, Serving, Want};
 use crate::store::KeptRow;
 
 /// How long a release waits until names are free and what was being made is gone; it goes on behind after that.
@@ -201,6 +202,12 @@ impl Registry {
         from.map(|(owner, entry)| (owner.clone(), entry.clone())).collect()
     }
 
+    /// How many commands and transfers are under way, everybody's.
+    pub fn in_use(&self) -> usize {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.values().map(|entry| entry.in_flight.load(Ordering::SeqCst)).sum()
+    }
+
     /// Marks what an owner has, or is about to have, as in use.
     pub fn in_flight(self: &Arc<Self>, owner: &Owner) -> InFlight {
         let entry = self.entry(owner);
@@ -365,8 +372,33 @@ impl Registry {
         self.release_if(owner, why, |_, _| true).await
     }
 
-    /// Puts the retained thing to sleep that was used least recently and is not in use. Answers whether there was one.
+    /// Lets go what one owner has, if that is still this container in this run. Whoever decides late must not touch what was
+    /// made or woken since.
+    pub(crate) async fn release_serving(self: &Arc<Self>, owner: &Owner, serving: &Serving, why: &str) {
+        let same = |_: &Entry, state: &State| match state {
+            State::Live(live) | State::Making(Flight { had: Some(live), .. }) => {
+                live.services.values().any(|s| s.id == serving.id && s.run == serving.run)
+            }
+            _ => false,
+        };
+        self.release_if(owner, why, same).await;
+    }
+
+    /// Puts the retained thing to sleep that was used least recently and is not in use, unless one is going to sleep already.
+    /// Answers whether there was one.
     async fn make_room(self: &Arc<Self>) -> bool {
+        let going = {
+            let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut retained = entries.iter().filter(|(owner, _)| owner.retains());
+            retained.find_map(
+                |(_, entry)| if let State::LettingGo(gone) = &*entry.lock() { Some(gone.clone()) } else { None },
+            )
+        };
+        if let Some(mut gone) = going
+            && matches!(tokio::time::timeout(RELEASE_WAIT, gone.wait_for(|gone| *gone)).await, Ok(Ok(_)))
+        {
+            return true;
+        }
         let idle = |entry: &Entry, state: &State| {
             matches!(state, State::Live(_)) && entry.in_flight.load(Ordering::SeqCst) == 0
         };
@@ -597,18 +629,33 @@ impl Registry {
             Ok(rows) => rows,
             Err(e) => return tracing::warn!(error = %e, "nothing expires: what is retained cannot be read"),
         };
+        let mut expired = Vec::new();
         for row in rows {
             let owner = Owner::keyed(&self.ensure.names, &row.tenant, &row.service, true);
-            if self.find(&owner).is_some_and(|entry| !matches!(*entry.lock(), State::Absent)) {
+            let entry = self.entry(&owner);
+            // Held until it is noted: one that is woken begins anew.
+            let state = entry.lock();
+            if !matches!(*state, State::Absent) {
                 continue;
             }
-            let asleep = row.asleep_secs.saturating_add(passed.as_secs());
-            if asleep >= self.limits().delete_after.as_secs() {
-                self.delete(&owner, &row).await;
-            } else if let Err(e) = store.set_asleep(&row.key, &row.service, asleep) {
+            if let Err(e) = store.add_asleep(&row.key, &row.service, passed.as_secs()) {
                 tracing::warn!(error = %e, "for how long something sleeps cannot be noted");
             }
+            if row.asleep_secs.saturating_add(passed.as_secs()) >= self.limits().delete_after.as_secs() {
+                expired.push((owner, row));
+            }
         }
+        // Deleting takes time, in which others may be woken.
+        for (owner, row) in expired {
+            self.delete(&owner, &row).await;
+        }
+    }
+
+    /// Whether something has slept for long enough, from the state file: it may have been awake since its row was read.
+    fn is_expired(&self, row: &KeptRow) -> bool {
+        let rows = self.ensure.store.kept().unwrap_or_default();
+        let now = rows.iter().find(|now| now.key == row.key && now.service == row.service);
+        now.is_some_and(|now| now.asleep_secs >= self.limits().delete_after.as_secs())
     }
 
     /// Deletes what an agent that is no more retained.
@@ -625,25 +672,41 @@ impl Registry {
 
     /// Deletes something retained that nobody has, with its data.
     async fn delete(&self, owner: &Owner, row: &KeptRow) {
+        let delete = async {
+            match self.ensure.delete_kept(row).await {
+                Ok(()) => {
+                    tracing::info!(target: "audit", agent = owner.slug(), owner = owner.key(), service = %row.service, "deleted")
+                }
+                Err(e) => {
+                    tracing::warn!(agent = owner.slug(), owner = owner.key(), error = %e, "not deleted yet; the next sweep tries again")
+                }
+            }
+        };
+        self.while_absent(owner, || self.is_expired(row), delete).await;
+    }
+
+    /// Puts something retained to sleep that runs and that nobody has.
+    pub(crate) async fn sleep_stray(&self, unit: &Unit) {
+        match self.ensure.keeper(unit) {
+            Some(owner) => self.while_absent(&owner, || true, self.ensure.sleep(&owner, &unit.id)).await,
+            // The state file does not know it, so nobody can say whose it is.
+            None => self.ensure.suspend(unit).await,
+        }
+    }
+
+    /// Does something to what an owner does not have. A call that comes meanwhile waits for the end of that.
+    async fn while_absent(&self, owner: &Owner, still: impl FnOnce() -> bool, work: impl Future<Output = ()>) {
         let entry = self.entry(owner);
         let (tx, gone) = watch::channel(false);
         {
-            // A call that comes meanwhile waits, and then makes it anew.
             let mut state = entry.lock();
-            if !matches!(*state, State::Absent) {
+            if !matches!(*state, State::Absent) || !still() {
                 return;
             }
             *state = State::LettingGo(gone);
             self.count(owner).fetch_add(1, Ordering::Relaxed);
         }
-        match self.ensure.delete_kept(row).await {
-            Ok(()) => {
-                tracing::info!(target: "audit", agent = owner.slug(), owner = owner.key(), service = %row.service, "deleted")
-            }
-            Err(e) => {
-                tracing::warn!(agent = owner.slug(), owner = owner.key(), error = %e, "not deleted yet; the next sweep tries again")
-            }
-        }
+        work.await;
         self.vacate(owner, &entry);
         tx.send_replace(true);
     }

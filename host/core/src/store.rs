@@ -412,6 +412,16 @@ impl Store {
         Ok(())
     }
 
+    /// Notes that something has been asleep for so much longer.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn add_asleep(&self, key: &str, service: &ServiceName, secs: u64) -> Result<(), StoreError> {
+        let sql = "UPDATE kept SET asleep_secs = asleep_secs + ?3 WHERE key = ?1 AND service = ?2 AND ?3 > 0";
+        self.db().execute(sql, params![key, service.as_str(), secs.cast_signed()])?;
+        Ok(())
+    }
+
     /// Forgets something whose data is gone.
     ///
     /// # Errors
@@ -573,7 +583,8 @@ mod tests {
             rows.iter().for_each(|row| store.add_kept(row).unwrap());
             assert!(store.add_kept(&rows[0]).is_err());
             store.set_made("k1", &rows[0].service).unwrap();
-            store.set_asleep("k1", &rows[0].service, 60).unwrap();
+            store.set_asleep("k1", &rows[0].service, 20).unwrap();
+            store.add_asleep("k1", &rows[0].service, 40).unwrap();
         }
         let store = Store::open(&path).unwrap();
         assert_eq!(

@@ -9,6 +9,11 @@ use sandbar_core::runtime::{Labels, Unit, UnitState};
 /// How the keys of containers begin in which agents run.
 pub(crate) const OWN: &str = "own/";
 
+/// The agent of `agent/service` or `agent/service@project`.
+pub(crate) fn agent_of(key: &str) -> &str {
+    key.split('/').next().unwrap_or_default()
+}
+
 /// A container.
 #[derive(Debug, Clone)]
 pub(crate) struct Container {
@@ -30,7 +35,8 @@ pub(crate) struct Container {
     pub(crate) run: u64,
     /// When it was started again.
     pub(crate) restarted: Option<Duration>,
-    /// Whose it is and what it serves, as `agent/service`; something else for what is not of this installation.
+    /// Whose it is and what it serves, as `agent/service`, or `agent/service@project` for what a tenant owns; something else
+    /// for what is not of this installation.
     pub(crate) key: String,
     /// From when on it answers its probe.
     pub(crate) ready_at: Option<Duration>,
@@ -39,6 +45,11 @@ pub(crate) struct Container {
     pub(crate) activated: BTreeSet<String>,
     /// What a caller was told to have succeeded, since it was started last.
     pub(crate) confirmed: BTreeSet<String>,
+    /// The volumes that hold its data.
+    pub(crate) volumes: Vec<String>,
+    /// Its work folder.
+    pub(crate) folder: Option<String>,
+    pub(crate) networked: bool,
 }
 
 impl Container {
@@ -64,11 +75,14 @@ impl Container {
             confirms: true,
             activated: BTreeSet::new(),
             confirmed: BTreeSet::new(),
+            volumes: Vec::new(),
+            folder: None,
+            networked: true,
         }
     }
 
     pub(crate) fn unit(&self) -> Unit {
-        let up = matches!(self.state, UnitState::Running | UnitState::Paused);
+        let up = self.is_up();
         Unit {
             id: self.id.clone(),
             name: self.name.clone(),
@@ -92,7 +106,12 @@ impl Container {
     }
 
     pub(crate) fn agent(&self) -> &str {
-        self.key.split('/').next().unwrap_or_default()
+        agent_of(&self.key)
+    }
+
+    /// Whether it runs, paused or not.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.state, UnitState::Running | UnitState::Paused)
     }
 
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {

@@ -8,12 +8,14 @@ use async_trait::async_trait;
 use sandbar_core::janitor::Pace;
 use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{
-    Caps, Event, ExecOutput, ExecPlan, Exit, PutError, PutStep, Result, RunOutput, RunPlan, Runtime, RuntimeError,
-    Unit, UnitPlan, UnitState,
+    Caps, Captured, Event, ExecOutput, ExecPlan, Exit, PutError, PutStep, Result, RunOutput, RunPlan, Runtime,
+    RuntimeError, Unit, UnitPlan, UnitState,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::container::agent_of;
+use crate::disk::{Disk, InUse};
 use crate::engine::PANIC;
 use crate::faults::{Course, Kind, Trouble};
 use crate::world::{Inner, World};
@@ -64,7 +66,7 @@ impl Docker {
                     let result = done(inner);
                     if late {
                         inner.log(|| format!("  {kind:?} of {key} is carried out late: {}", result.is_ok()));
-                        inner.disturb(key.split('/').next().unwrap_or_default());
+                        inner.disturb(agent_of(&key));
                         inner.count("done after the answer");
                     }
                     *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
@@ -104,6 +106,38 @@ impl Docker {
     }
 }
 
+/// How long it is tried to end a command.
+const ENDS: Duration = Duration::from_secs(10);
+
+/// What a tenant's command does, as its arguments say: whose it is, which one, how long it takes, and whether it can be
+/// ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    /// The key of the box it is for.
+    pub(crate) tenant: String,
+    pub(crate) number: u64,
+    pub(crate) takes: Duration,
+    pub(crate) stubborn: bool,
+}
+
+impl Order {
+    pub(crate) fn argv(&self) -> Vec<String> {
+        let takes = self.takes.as_millis().to_string();
+        vec!["work".to_owned(), self.tenant.clone(), self.number.to_string(), takes, self.stubborn.to_string()]
+    }
+
+    fn of(plan: &RunPlan) -> Result<Self> {
+        let wrong = || RuntimeError::Refused("no such command".to_owned());
+        let [_, tenant, number, takes, stubborn] = plan.argv.as_slice() else { return Err(wrong()) };
+        Ok(Self {
+            tenant: tenant.clone(),
+            number: number.parse().map_err(|_| wrong())?,
+            takes: Duration::from_millis(takes.parse().map_err(|_| wrong())?),
+            stubborn: stubborn == "true",
+        })
+    }
+}
+
 /// Notes plans that break what must hold for everything that is made.
 fn look_at_plan(inner: &mut Inner, plan: &UnitPlan) {
     let names = inner.names.clone();
@@ -123,6 +157,9 @@ fn look_at_plan(inner: &mut Inner, plan: &UnitPlan) {
 fn key_of(inner: &Inner, plan: &UnitPlan) -> String {
     let label = |key: &str| plan.labels.get(&inner.names.label(key)).map(String::as_str).unwrap_or_default();
     let owner = label("sandbox.owner");
+    if let Some((agent, project)) = inner.tenant(owner) {
+        return format!("{agent}/{}@{project}", label("service"));
+    }
     let agent = owner.strip_prefix(&format!("{}-agent-", inner.names.namespace())).unwrap_or(owner);
     format!("{agent}/{}", label("service"))
 }
@@ -150,7 +187,11 @@ fn look_at_rename(inner: &mut Inner, id: &str, name: &str) {
 fn look_at_age(inner: &mut Inner, id: &str) {
     let Some(container) = inner.containers.get(id) else { return };
     let age = inner.now().saturating_sub(container.born);
+    // What is retained and never was whole is removed before it is made once more.
+    let half_made =
+        container.key.contains('@') && inner.names.read(&container.name) == sandbar_core::name::Kind::Making;
     if inner.acting == inner.hosts
+        && !half_made
         && container.host < inner.hosts
         && container.born > inner.up_since
         && age < Pace::default().grace
@@ -240,6 +281,9 @@ impl Runtime for Docker {
                 let unit = Box::new(holder.unit());
                 return Err(RuntimeError::Conflict { name: wanted.name.clone(), holder: Some(unit) });
             }
+            if wanted.folder.as_ref().is_some_and(|f| !inner.disk.folders.contains_key(&Disk::name(&f.from))) {
+                return Err(RuntimeError::Failed("there is nothing to mount".to_owned()));
+            }
             inner.log(|| format!("  {} is created for {whose}", wanted.name));
             Ok(inner.create(&wanted, &whose, host))
         };
@@ -260,6 +304,9 @@ impl Runtime for Docker {
     async fn rename(&self, id: &str, name: &str) -> Result<()> {
         let (asked, to) = (id.to_owned(), name.to_owned());
         let tells = self.0.with(|inner| {
+            if inner.names.read(name) == sandbar_core::name::Kind::Leaving {
+                inner.look_at_use(id, "let go");
+            }
             let key = inner.key(id);
             let nameless = inner.knobs.nameless;
             nameless == 0 || !inner.rng(Kind::Rename, &format!("holder {key}")).chance(nameless)
@@ -277,9 +324,12 @@ impl Runtime for Docker {
             }
             let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
             let password = env.iter().find(|(k, _)| k == "PW").map(|(_, v)| v.as_str());
-            Ok(inner.run(&asked, &argv, password))
+            match inner.cat(&asked, &argv) {
+                Some(printed) => Ok((0, printed)),
+                None => Ok((inner.run(&asked, &argv, password), String::new())),
+            }
         };
-        let code = self.call(Kind::Exec, &key, plan.timeout, run).await?;
+        let (code, stdout) = self.call(Kind::Exec, &key, plan.timeout, run).await?;
         if code == 0 {
             let what = match plan.argv.first().map(String::as_str) {
                 Some("verify") => plan.argv.get(1).cloned(),
@@ -292,7 +342,7 @@ impl Runtime for Docker {
                 }
             });
         }
-        Ok(ExecOutput { code, stdout: String::new(), stderr: String::new() })
+        Ok(ExecOutput { code, stdout, stderr: String::new() })
     }
 
     async fn ended(&self, id: &str) -> Result<Exit> {
@@ -322,7 +372,11 @@ impl Runtime for Docker {
         let (owner, loose) = self.0.with(|inner| {
             inner.listings += 1;
             let prefix = format!("{}-agent-", inner.names.namespace());
-            let owner = wanted.iter().find_map(|(_, v)| v.strip_prefix(&prefix)).unwrap_or_default().to_owned();
+            let agent = |v: &String| match inner.tenant(v) {
+                Some((agent, _)) => Some(agent.clone()),
+                None => v.strip_prefix(&prefix).map(str::to_owned),
+            };
+            let owner = wanted.iter().find_map(|(_, v)| agent(v)).unwrap_or_default();
             let loose = inner.knobs.loose;
             let loose = loose > 0 && inner.rng(Kind::List, &format!("loose {owner}")).chance(loose);
             (owner, loose)
@@ -356,27 +410,96 @@ impl Runtime for Docker {
 
     async fn remove(&self, id_or_name: &str, _: Duration) -> Result<()> {
         let asked = id_or_name.to_owned();
+        self.0.with(|inner| inner.look_at_use(id_or_name, "removed"));
         self.about(Kind::Remove, id_or_name, move |inner| remove(inner, &asked)).await
     }
 
     async fn run(
         &self,
-        _: &str,
-        _: &RunPlan,
-        _: &CancellationToken,
-        _: Arc<dyn Fn() -> bool + Send + Sync>,
+        id: &str,
+        plan: &RunPlan,
+        cancel: &CancellationToken,
+        alone: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Result<RunOutput> {
-        Err(RuntimeError::Refused("commands of tenants are not simulated".to_owned()))
+        let key = self.0.with(|inner| inner.key(id));
+        let _use = InUse::begin(&self.0, &key, id);
+        let order = Order::of(plan)?;
+        let (asked, ordered) = (id.to_owned(), order.clone());
+        let start = move |inner: &mut Inner| {
+            let container = inner.containers.get(&asked).ok_or_else(|| not_found(&asked))?;
+            if container.state != UnitState::Running {
+                return Err(RuntimeError::Gone(container.name.clone()));
+            }
+            let (run, key) = (container.run, container.key.clone());
+            inner.count("commands");
+            if ordered.tenant != key {
+                inner.violation(format!("a command of {} is run in the box of {key}", ordered.tenant));
+            }
+            inner.started(ordered.number);
+            Ok(run)
+        };
+        // Named by its number too: who wait for one box are woken in any order.
+        let run = self.call(Kind::Run, &format!("{key}#{}", order.number), Kind::Run.deadline(), start).await?;
+        let outages = self.0.with(|inner| inner.outages());
+        let broken = self.0.wait(|inner| match inner.containers.get(id) {
+            _ if inner.outages() != outages => Some(away()),
+            Some(container) if container.run == run && container.is_up() => None,
+            _ => Some(RuntimeError::Failed("its box ended while it ran".to_owned())),
+        });
+        let over = async {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => {}
+                () = tokio::time::sleep(plan.timeout) => {}
+            }
+        };
+        // A paused box does nothing until its time is over.
+        let done = async {
+            tokio::time::sleep(order.takes).await;
+            let goes_on = |inner: &mut Inner| {
+                inner.containers.get(id).is_none_or(|c| c.state == UnitState::Running).then_some(())
+            };
+            self.0.wait(goes_on).await;
+        };
+        let timed_out = tokio::select! {
+            biased;
+            broken = broken => return Err(broken),
+            () = over => true,
+            () = done => false,
+        };
+        let mut gone = true;
+        if timed_out {
+            if alone() && !InUse::is_alone(&self.0, id) {
+                self.0.violation(format!("a command of {key} is ended as if it were alone"));
+            }
+            let ends = |inner: &mut Inner| inner.containers.get(id).is_none_or(|c| c.state != UnitState::Paused);
+            gone = !order.stubborn && self.0.with(ends);
+            tokio::time::sleep(if gone { Duration::from_millis(5) } else { ENDS }).await;
+            self.0.with(|inner| {
+                inner.count(if gone { "commands that were ended" } else { "commands that could not be ended" });
+                // Its box goes, with whatever else runs there.
+                if !gone {
+                    inner.disturb(agent_of(&key));
+                }
+            });
+        }
+        let (code, stdout) = (if timed_out { 124 } else { 0 }, format!("{id} {run}"));
+        let stdout = Captured { head: stdout.into_bytes(), tail: Vec::new(), dropped: 0 };
+        Ok(RunOutput { code, stdout, stderr: Captured::default(), timed_out, gone })
     }
 
     async fn suspend(&self, id: &str, _: Duration) -> Result<()> {
         let asked = id.to_owned();
+        self.0.with(|inner| inner.look_at_use(id, "put to sleep"));
         let stop = move |inner: &mut Inner| {
             let container = inner.containers.get(&asked).ok_or_else(|| not_found(&asked))?;
             if !inner.is_ours(&container.labels) {
                 let text = format!("{} is somebody else's and was to be stopped", container.name);
                 inner.violation(text.clone());
                 return Err(RuntimeError::Refused(text));
+            }
+            if container.is_up() {
+                inner.count("put to sleep");
             }
             inner.end(&asked, 143);
             Ok(())
@@ -389,21 +512,32 @@ impl Runtime for Docker {
         let start = move |inner: &mut Inner| match inner.containers.get(&asked).map(|c| c.state) {
             None => Err(not_found(&asked)),
             Some(UnitState::Ended | UnitState::Starting) => {
+                inner.count("woken");
                 inner.boot(&asked);
                 Ok(())
             }
-            Some(_) => Ok(()),
+            Some(_) => {
+                inner.unpause(&asked);
+                Ok(())
+            }
         };
         self.about(Kind::Start, id, start).await?;
         self.inspect(id).await
     }
 
-    async fn volumes(&self, _: &[(&str, &str)]) -> Result<Vec<String>> {
-        Ok(Vec::new())
+    async fn volumes(&self, labels: &[(&str, &str)]) -> Result<Vec<String>> {
+        let wanted: Vec<(String, String)> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let owner =
+            self.0.with(|inner| wanted.iter().find_map(|(_, v)| inner.tenant(v).map(|(agent, _)| agent.clone())));
+        let look = move |inner: &mut Inner| Ok(inner.volumes(&wanted));
+        self.call(Kind::Volumes, &owner.unwrap_or_default(), Kind::Volumes.deadline(), look).await
     }
 
-    async fn remove_volume(&self, _: &str) -> Result<()> {
-        Ok(())
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        let asked = name.to_owned();
+        let key = self.0.with(|inner| inner.disk.volumes.get(&asked).map(|v| v.key.clone()).unwrap_or_default());
+        let remove = move |inner: &mut Inner| inner.remove_volume(&asked);
+        self.call(Kind::RemoveVolume, &key, Kind::RemoveVolume.deadline(), remove).await
     }
 
     async fn retire(&self) -> Result<()> {

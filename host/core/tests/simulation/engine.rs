@@ -1,4 +1,4 @@
-//! Three small engines, and what is asked of them: the catalog and the projects of every schedule.
+//! Three small engines and a box, and what is asked of them: the catalog and the projects of every schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use sandbar_core::catalog::{Catalog, CatalogHandle, Limits, Service};
 use sandbar_core::check::Grants;
 use sandbar_core::engine::{
-    Account, Command, Container, Descriptor, Engine, EngineError, Expectation, Feature, Recipe, Request, Step, Variable,
+    Account, Command, Container, DataDir, Descriptor, Engine, EngineError, Expectation, Feature, Recipe, Request, Step,
+    Variable,
 };
 use sandbar_core::image::ImagePattern;
 use sandbar_core::name::{EngineSlug, Names, ProjectName, ServiceName};
@@ -23,25 +24,31 @@ pub(crate) const PANIC: &str = "a simulated panic";
 /// Services with their features. Name and slug are the same, so that a container's name says which service it is.
 pub(crate) const SERVICES: [(&str, &[&str]); 3] =
     [("pg", &["postgis", "vector"]), ("redis", &["search"]), ("mongo", &[])];
+/// The service that is a box.
+pub(crate) const BOX: &str = "box";
+/// Its work folder.
+pub(crate) const WORK: &str = "/work";
+/// Where the only service keeps its data that does not lose it when it stops.
+const DATA: &str = "/data";
 
 struct Fake {
     world: World,
     descriptor: Descriptor,
 }
 
-fn command(argv: &[&str]) -> Command {
+fn command(argv: &[&str], env: &[(&str, &str)]) -> Command {
     Command {
         argv: argv.iter().map(|a| (*a).to_owned()).collect(),
-        env: vec![("PW".into(), "{password}".into())],
+        env: env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
         user: None,
         expect: Expectation::ExitZero,
         timeout_ms: 1_000,
     }
 }
 
-fn step(kind: &str, feature: &str) -> Step {
+fn step(kind: &str, feature: &str, env: &[(&str, &str)]) -> Step {
     let about = (feature != "base").then(|| feature.to_owned());
-    Step { name: format!("{kind} {feature}"), feature: about, run: command(&[kind, feature]) }
+    Step { name: format!("{kind} {feature}"), feature: about, run: command(&[kind, feature], env) }
 }
 
 #[async_trait]
@@ -74,40 +81,42 @@ impl Engine for Fake {
             Some(false) => return Err(EngineError::Other("not today".to_owned())),
             None => {}
         }
-        let has_user = name == "pg";
+        let (has_user, is_box) = (name == "pg", name == BOX);
+        let env: &[_] = if is_box { &[] } else { &[("PW", "{password}")] };
+        let url = Variable {
+            name: format!("{}_URL", name.to_uppercase()),
+            value: "{host}:{port}:{password}".into(),
+            prefixed: true,
+        };
         Ok(Recipe {
             container: Container {
                 image: format!("{name}:1"),
                 entrypoint: None,
                 command: vec![],
                 user: String::new(),
-                env: vec![("SERVICE_PASSWORD".into(), "{password}".into())],
+                env: env.iter().map(|(_, value)| ("SERVICE_PASSWORD".into(), (*value).into())).collect(),
                 files: vec![],
-                data: vec![],
-                work_folder: None,
+                data: if has_user { vec![DataDir { path: DATA.into(), tmpfs_bytes: 64 << 20 }] } else { vec![] },
+                work_folder: is_box.then(|| WORK.into()),
                 shm_bytes: 0,
                 capabilities: vec![],
-                port: Some(1000),
-                account: Some(Account {
+                port: (!is_box).then_some(1000),
+                account: (!is_box).then(|| Account {
                     user: has_user.then(|| "sandbox".into()),
                     database: has_user.then(|| "sandbox".into()),
                     admin: has_user,
                 }),
                 more: vec![],
             },
-            ready: command(&["probe", "{address}"]),
+            ready: command(&["probe", "{address}"], env),
             deadline_ms: 3_000,
-            setup: request.features.iter().map(|f| step("setup", f)).collect(),
+            setup: request.features.iter().map(|f| step("setup", f, env)).collect(),
             verify: ["base"]
                 .into_iter()
                 .chain(request.features.iter().map(String::as_str))
-                .map(|f| step("verify", f))
+                .map(|f| step("verify", f, env))
                 .collect(),
-            variables: vec![Variable {
-                name: format!("{}_URL", name.to_uppercase()),
-                value: "{host}:{port}:{password}".into(),
-                prefixed: true,
-            }],
+            variables: if is_box { vec![] } else { vec![url] },
         })
     }
 }
@@ -115,7 +124,7 @@ impl Engine for Fake {
 /// Loads the engines.
 pub(crate) async fn catalog(world: &World, names: &Arc<Names>) -> CatalogHandle {
     let mut services = BTreeMap::new();
-    for (name, features) in SERVICES {
+    for (name, features) in SERVICES.into_iter().chain([(BOX, &[][..])]) {
         let descriptor = Descriptor {
             name: name.into(),
             slug: name.into(),
@@ -125,7 +134,8 @@ pub(crate) async fn catalog(world: &World, names: &Arc<Names>) -> CatalogHandle 
             settings: vec![],
             more: vec![],
         };
-        let grants = Grants { images: vec![ImagePattern::parse(&format!("{name}:*")).unwrap()], ..Grants::default() };
+        let images = vec![ImagePattern::parse(&format!("{name}:*")).unwrap()];
+        let grants = Grants { images, data_dirs: vec![DATA.to_owned()], ..Grants::default() };
         let engine = Arc::new(Fake { world: world.clone(), descriptor });
         let service = ServiceName::new(name).unwrap();
         let slug = EngineSlug::new(name).unwrap();
@@ -157,22 +167,46 @@ pub(crate) fn lab(n: u64) -> Declared {
     }
 }
 
+fn retaining(services: &[&str], features: &[(&str, &str)], retained: &[&str]) -> Declared {
+    let retained = retained.iter().map(|s| ServiceName::new(*s).unwrap()).collect();
+    Declared { retained, ..declared(services, features, false) }
+}
+
+/// What the project `loft` is declared to be, one after another.
+pub(crate) fn loft(n: u64) -> Declared {
+    match n % 5 {
+        0 => retaining(&["box", "pg"], &[], &["box", "pg"]),
+        1 => retaining(&["box", "redis"], &[], &[]),
+        2 => Declared { box_network: true, ..retaining(&["box"], &[], &["box"]) },
+        3 => retaining(&["pg", "box"], &[("pg", "postgis")], &["pg"]),
+        _ => Declared { superuser: true, ..retaining(&["pg", "redis"], &[], &["pg"]) },
+    }
+}
+
+/// The projects with boxes and with what is retained; `loft` is declared while hosts run.
+pub(crate) const KEEPING: [&str; 5] = ["bench", "yard", "vault", "depot", "loft"];
+
 /// The projects that agents work on; `lab` is declared while hosts run.
 pub(crate) const PROJECTS: [&str; 4] = ["shop", "wiki", "docs", "lab"];
 
-/// What a project is declared to be, `lab` for the n-th time.
+/// What a project is declared to be, `lab` or `loft` for the n-th time.
 pub(crate) fn declaration(name: &str, n: u64) -> Declared {
     match name {
         "shop" => declared(&["pg", "redis"], &[("pg", "vector")], false),
         "wiki" => declared(&["redis"], &[], false),
         "docs" => declared(&["redis", "pg", "mongo"], &[], false),
+        "bench" => retaining(&["box", "redis"], &[], &["box"]),
+        "yard" => retaining(&["box"], &[], &[]),
+        "vault" => retaining(&["pg", "redis"], &[("pg", "vector")], &["pg"]),
+        "depot" => retaining(&["redis", "box", "pg"], &[], &["box", "pg"]),
+        "loft" => loft(n),
         _ => lab(n),
     }
 }
 
 /// The projects of the configuration.
 pub(crate) fn projects(catalog: &Catalog) -> Vec<Project> {
-    let all = PROJECTS.into_iter().filter(|name| *name != "lab");
+    let all = PROJECTS.into_iter().chain(KEEPING).filter(|name| !["lab", "loft"].contains(name));
     all.map(|name| Project::declare(project(name), declaration(name, 0), catalog).unwrap()).collect()
 }
 

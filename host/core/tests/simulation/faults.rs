@@ -23,6 +23,12 @@ pub(crate) enum Kind {
     Remove,
     Suspend,
     Retire,
+    /// A tenant's command is started.
+    Run,
+    Volumes,
+    RemoveVolume,
+    /// Something is done in a work folder.
+    Disk,
 }
 
 impl Kind {
@@ -32,13 +38,14 @@ impl Kind {
             Self::Ping => 5,
             Self::Prepare => 300,
             Self::Create | Self::Start => 20,
-            Self::Remove | Self::Suspend | Self::Retire => 15,
+            Self::Remove | Self::Suspend | Self::Retire | Self::RemoveVolume => 15,
             Self::Rename | Self::Exec | Self::List | Self::Inspect | Self::Environment | Self::Logs => 10,
+            Self::Run | Self::Volumes | Self::Disk => 10,
         })
     }
 
     fn changes(self) -> bool {
-        matches!(self, Self::Create | Self::Start | Self::Rename | Self::Remove | Self::Suspend)
+        matches!(self, Self::Create | Self::Start | Self::Rename | Self::Remove | Self::Suspend | Self::RemoveVolume)
     }
 }
 
@@ -119,6 +126,9 @@ pub(crate) struct Knobs {
     pub(crate) only: Vec<Kind>,
     /// A listing answers more than it was asked for.
     pub(crate) loose: u64,
+    /// Longest time that something in a work folder takes, in milliseconds.
+    pub(crate) disk: u64,
+    pub(crate) disk_fails: u64,
     /// Nothing takes any time.
     pub(crate) instant: bool,
     /// Somebody else kills, pauses, restarts, renames and removes containers, and Docker goes away: how often a schedule
@@ -173,9 +183,19 @@ impl Knobs {
     /// Whether nothing at all goes wrong, so that nothing may fail.
     pub(crate) fn is_calm(&self) -> bool {
         let Self { fails, lost, hangs, late, slow, dies, deaf, unconfirmed, .. } = self;
-        let Self { nameless, engine_fails, engine_panics, meddling, .. } = self;
+        let Self { nameless, engine_fails, engine_panics, disk_fails, meddling, .. } = self;
         let all = [fails, lost, hangs, late, slow, dies, deaf, unconfirmed, nameless, engine_fails, engine_panics];
-        all.iter().all(|n| **n == 0) && *meddling == 0
+        let all = all.into_iter().chain([disk_fails]);
+        all.into_iter().all(|n| *n == 0) && *meddling == 0
+    }
+
+    /// As [`Knobs::draw`], with work folders that take time and fail.
+    pub(crate) fn with_disk(mut self, rng: &mut Rng) -> Self {
+        self.disk = *rng.pick(&[1, 5, 50]);
+        if !self.is_calm() && rng.chance(300) {
+            self.disk_fails = *rng.pick(&[20, 100]);
+        }
+        self
     }
 
     /// What goes wrong with this call, if anything does.

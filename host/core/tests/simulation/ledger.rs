@@ -3,6 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::tenants::Written;
+
+/// Somewhat shorter than a lease.
+const LEASE: Duration = Duration::from_secs(1700);
+
 /// A password that was handed out, and the features its container had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Handed {
@@ -34,6 +39,10 @@ pub(crate) struct Agent {
     /// Whether somebody else ever had one of its names.
     pub(crate) squatted: bool,
     pub(crate) on_lab: bool,
+    /// What it worked on last.
+    pub(crate) project: Option<&'static str>,
+    /// The files it has written into its boxes.
+    pub(crate) written: Vec<Written>,
 }
 
 impl Agent {
@@ -74,7 +83,10 @@ impl Agent {
 
     pub(crate) fn request(&mut self, now: Duration, extensions: &BTreeMap<String, BTreeSet<String>>) {
         self.requests += 1;
-        self.last_request = Some(now);
+        // Whoever calls so seldom has no lease in between.
+        if self.last_request.replace(now).is_some_and(|last| now - last > LEASE) {
+            self.forget(now);
+        }
         self.doubt(now, extensions);
     }
 

@@ -6,7 +6,7 @@
 #   mutants.sh WORD      those whose title has the word
 #
 # The list at the end is the record of what is guarded and what notices that it is not: `by` names a scene, or the seed of a
-# schedule, which is played first and alone. Where that does not notice any more (another draw makes other schedules)
+# schedule (`k` before it where that is one with boxes and with what is retained), which is played first and alone. Where that does not notice any more (another draw makes other schedules)
 # everything is played, and the table says what does. Fails when an edit does not fit the source exactly once, when what is
 # left does not compile, and when nothing notices.
 set -euo pipefail
@@ -31,7 +31,8 @@ fails() {
   local filter=(--skip the_same_seed)
   case ${1:-} in
     '') ;;
-    *[!0-9]*) filter=(--exact "scenes::$1") ;;
+    k[0-9]*) filter=(--exact keeping_schedules) && local -x SANDBAR_SEED=${1#k} ;;
+    *[!0-9]*) filter=("::$1") ;;
     *) filter=(--exact schedules) && local -x SANDBAR_SEED=$1 ;;
   esac
   local status=0
@@ -47,7 +48,8 @@ builds() {
 
 # What the output of a run names: scenes and the first seed.
 culprits() {
-  sed -nE 's/^ *(test )?scenes::([a-z_]+)( \.\.\. FAILED)?$/\2/p; s/^SANDBAR_SEED=([0-9]+) .*/seed \1/p' "$output" |
+  sed -nE 's/^ *(test )?scenes::[a-z]+::([a-z0-9_]+)( \.\.\. FAILED)?$/\2/p
+    s/^SANDBAR_SEED=([0-9]+) .* keeping_schedules .*/seed k\1/p; s/^SANDBAR_SEED=([0-9]+) .* schedules .*/seed \1/p' "$output" |
     sort -u | paste -sd' '
 }
 
@@ -76,7 +78,7 @@ mutant() {
   fi
   if [ -n "$by" ] && fails "$by"; then
     caught=$by
-    [[ $by == *[!0-9]* ]] || caught="seed $by"
+    [[ ${by#k} == *[!0-9]* ]] || caught="seed $by"
   elif fails; then
     caught="$(culprits) (the list says ${by:-nothing})"
   else
@@ -274,7 +276,7 @@ mutant "what could not be renamed is removed all the same" "82" \
 # The start.
 
 mutant "what was being made when its host was killed is removed" "what_was_half_made_is_removed_by_the_next_start" \
-  recover '                registry.leaving().let_go(&unit.id, folder(unit, &names)).await;' ''
+  recover '                registry.leaving().let_go(&unit.id, folder_that_goes(&unit.labels, &names)).await;' ''
 
 mutant "nothing is concluded from a listing that failed" "nothing_is_concluded_from_what_docker_did_not_say_when_the_host_starts" \
   recover 'let mut units = ensure.runtime.list(&labels).await?;' \
@@ -344,6 +346,187 @@ mutant "a listing that failed says of no agent that it is gone" "an_agent_whose_
 
 mutant "an agent that called since keeps its sandbox" "an_agent_whose_container_ended_keeps_its_sandbox_if_it_comes_back" \
   registry '!Self::called_since(entry, since)' '(!Self::called_since(entry, since) || true)'
+
+# Boxes: what is in use stays, and a command that lost its box gets another one once.
+
+mutant "a box in use makes no room" "a_box_in_use_is_not_evicted_and_who_finds_all_busy_is_refused" \
+  registry '            matches!(state, State::Live(_)) && entry.in_flight.load(Ordering::SeqCst) == 0
+        };
+        let mut candidates' '            matches!(state, State::Live(_)) && (true || entry.in_flight.load(Ordering::SeqCst) == 0)
+        };
+        let mut candidates'
+
+mutant "a box in use is not idle" "a_box_in_use_is_not_idle_and_one_that_is_sleeps_or_is_closed" \
+  registry 'idle && matches!(state, State::Live(_)) && entry.in_flight.load(Ordering::SeqCst) == 0' \
+  'idle && matches!(state, State::Live(_))'
+
+mutant "a box has to be idle for long enough" "a_box_in_use_is_not_idle_and_one_that_is_sleeps_or_is_closed" \
+  registry 'Instant::now() + limits.lease >= until + bound' 'bound.is_zero() || until > Instant::now() || until <= Instant::now()'
+
+mutant "a box is used until its command ends, whoever waits" "a_box_in_use_is_not_idle_and_one_that_is_sleeps_or_is_closed" \
+  registry '        self.registry.start_lease(&self.entry);' '        let _ = &self.registry;'
+
+mutant "a command marks its own box as in flight" "a_box_in_use_is_not_evicted_and_who_finds_all_busy_is_refused" \
+  boxes 'Arc::new(self.registry().in_flight(owner));' 'Arc::new(self.registry().in_flight(&Owner::agent(agent)));'
+
+mutant "a box is in flight no longer than its command" "whoever_goes_away_leaves_nothing_in_flight" \
+  registry '        self.entry.in_flight.fetch_sub(1, Ordering::SeqCst);' ''
+
+mutant "a command in a box is alone where there is no other" "a_command_is_alone_where_there_is_no_other" \
+  registry 'self.entry.in_flight.load(Ordering::SeqCst) == 1' 'self.entry.in_flight.load(Ordering::SeqCst) >= 1'
+
+mutant "a gone box is made anew" "a_gone_box_is_made_anew_once_and_the_command_runs_in_the_new_one" \
+  boxes '                    made_anew = true;
+                    used = self.in_box' '                    made_anew = true;
+                    let _ = self.in_box'
+
+mutant "a gone box is made anew once" "a_gone_box_is_made_anew_once_and_the_command_runs_in_the_new_one" \
+  boxes 'if !made_anew => {' 'if !made_anew || made_anew => {'
+
+mutant "a command that cannot be ended takes its box along" "a_command_that_cannot_be_ended_takes_its_box_along" \
+  boxes 'if !output.gone {' 'if !output.gone && output.gone {'
+
+mutant "a late verdict is about one box" "what_is_decided_late_does_not_touch_the_box_that_there_is_since" \
+  registry 'live.services.values().any(|s| s.id == serving.id && s.run == serving.run)' \
+  'live.services.values().any(|s| s.id == serving.id || s.run != serving.run)'
+
+mutant "a late verdict is about one run of a box" "what_is_decided_late_does_not_touch_the_box_that_there_is_since" \
+  registry 's.id == serving.id && s.run == serving.run' 's.id == serving.id'
+
+mutant "the work folder of a throwaway box goes with it" "a_box_in_use_is_not_idle_and_one_that_is_sleeps_or_is_closed" \
+  leaving '                        this.remove_folder(folder).await;' '                        let _ = folder;'
+
+mutant "the work folder of a box is removed until that succeeds" "a_work_folder_that_cannot_be_removed_now_is_removed_later" \
+  leaving 'let Err(e) = folders.remove(&name).await else { return };' 'let Some(e) = folders.remove(&name).await.err().filter(|_| false) else { return };'
+
+# What is retained: how many are awake, and who makes room.
+
+mutant "how many retained may be awake" "who_was_used_least_recently_makes_room" \
+  registry 'if owner.retains() { self.limits().max_awake }' 'if owner.retains() { self.limits().max_awake + 1 }'
+
+mutant "of what is retained the least recently used makes room" "who_was_used_least_recently_makes_room" \
+  registry '        candidates.sort();' '        candidates.sort();
+        candidates.reverse();'
+
+mutant "something retained that goes already makes room" "one_that_goes_to_sleep_already_makes_room" \
+  registry 'if let Some(mut gone) = going' 'if let Some(mut gone) = going.filter(|_| false)'
+
+mutant "what is retained stays until the request is answered" "what_a_request_has_already_is_not_evicted_before_it_is_answered" \
+  host 'retained.map(|owner| self.registry.in_flight(owner)).collect();' \
+  'retained.filter(|_| false).map(|owner| self.registry.in_flight(owner)).collect();'
+
+# What is retained: letting go only puts it to sleep.
+
+mutant "what is retained only sleeps when it is let go" "what_is_retained_outlives_release_restart_eviction_and_its_containers" \
+  registry '        if owner.retains() {
+            join_all' '        if owner.retains() && !owner.retains() {
+            join_all'
+
+mutant "a retained work folder does not go with a container" "a_work_folder_that_is_retained_outlives_every_container_around_it" \
+  owner '(folder != kept).then_some(folder)' '(folder != kept || !kept.is_empty()).then_some(folder)'
+
+mutant "a retained work folder does not go with a failed making" "a_work_folder_that_is_retained_outlives_every_container_around_it" \
+  provision 'folder.as_ref().filter(|_| !owner.retains()).map(' 'folder.as_ref().map('
+
+mutant "what is retained is not removed for want of an owner" "what_no_state_file_knows_is_put_to_sleep_and_left_alone" \
+  janitor 'if self.is_retained(unit) {' 'if self.is_retained(unit) && self.unknown.is_empty() {'
+
+mutant "what is retained is not removed by a start that does not know it" "what_no_state_file_knows_is_put_to_sleep_and_left_alone" \
+  recover 'if retained && (known.is_none() ||' 'if retained && (known.is_some() &&'
+
+mutant "what is retained and cannot be adopted sleeps" "what_cannot_be_adopted_sleeps" \
+  recover 'Some((owner, _)) if retained => Verdict::Sleep' 'Some((owner, _)) if retained && !retained => Verdict::Sleep'
+
+mutant "what is retained without work sleeps" "what_runs_without_work_is_put_to_sleep_by_the_next_host" \
+  recover '            if owner.retains() {' '            if owner.retains() && !owner.retains() {'
+
+mutant "what is retained is adopted for its tenant" "what_runs_without_work_is_put_to_sleep_by_the_next_host" \
+  recover 'work.tenant(&owner.agent) == keyed.tenant' 'work.tenant(&owner.agent) == keyed.tenant || keyed.retained'
+
+# What is retained: making it, waking it, and making it anew around its data.
+
+mutant "retained data keeps its passwords" "what_is_retained_outlives_release_restart_eviction_and_its_containers" \
+  kept 'row.secrets.as_ref(), cancel' 'row.secrets.as_ref().filter(|_| false), cancel'
+
+mutant "retained data without passwords is left alone" "data_whose_passwords_are_not_known_is_reported_and_left_alone" \
+  kept 'if let Some(volume) = volumes.first() {' 'if let Some(volume) = volumes.first().filter(|_| false) {'
+
+mutant "what is retained and was never whole is known" "a_volume_that_is_made_after_its_create_failed_is_in_nobodys_way" \
+  kept '&& let Err(left) = self.delete_data(&row).await' '&& let Err(left) = self.delete_kept(&row).await'
+
+mutant "what is retained and was whole once is left by a failure" "a_work_folder_that_is_retained_outlives_every_container_around_it" \
+  kept '                if !row.made
+' '                if (row.made || !row.made)
+'
+
+mutant "what is retained and was never whole leaves nothing" "a_create_that_loses_against_a_release_only_forgets_what_is_retained" \
+  kept '                if !row.made
+' '                if !row.made && row.made
+'
+
+mutant "what is retained and adopted is whole" "a_kill_before_it_is_noted_that_something_is_whole_takes_nothing_from_it" \
+  recover 'owner.keyed.as_ref().filter(|k| k.retained) {' 'owner.keyed.as_ref().filter(|k| k.retained && !k.retained) {'
+
+mutant "what is retained and woken is whole" "what_is_woken_is_whole" \
+  kept 'self.store.set_made(keyed.key.as_str(), &keyed.service).map_err' 'self.store.set_asleep(keyed.key.as_str(), &keyed.service, 0).map_err'
+
+mutant "two containers never have the same retained data" "a_work_folder_that_is_retained_outlives_every_container_around_it" \
+  kept '            self.runtime.suspend(&unit.id, grace).await.map_err(|e| self.noted(&e))?;' '            let _ = grace;'
+
+mutant "what is retained and lost its name goes first" "what_lost_its_name_goes_before_it_is_made_anew" \
+  kept 'lost.filter(|s| found.as_ref().is_none_or(|unit| unit.id != s.id))' 'lost.filter(|s| found.as_ref().is_some_and(|unit| unit.id == s.id && unit.id != s.id))'
+
+mutant "a retained thing that does not get well sleeps again" "a_wake_that_fails_leaves_everything" \
+  kept '        self.sleep(owner, &unit.id).await;
+        woken' '        woken'
+
+mutant "a retained thing that cannot be woken sleeps again" "a_wake_that_fails_leaves_everything" \
+  kept '                self.sleep(owner, &unit.id).await;
+                return Err(match e {' '                return Err(match e {'
+
+mutant "a retained thing that may not be made anew sleeps" "what_may_not_be_made_anew_now_sleeps" \
+  kept '                self.sleep(owner, &unit.id).await;
+                return Err(e);' '                return Err(e);'
+
+mutant "how often a retained thing may be made anew" "what_may_not_be_made_anew_now_sleeps" \
+  kept 'if let Err(e) = self.count_remake(entry) {' 'if let Some(e) = self.count_remake(entry).err().filter(|_| false) {'
+
+mutant "a retained thing that is published otherwise is not adopted" "what_is_published_otherwise_is_made_anew_around_its_data" \
+  recover 'if !ensure.is_published_as_wanted(&serving) {' 'if false && !ensure.is_published_as_wanted(&serving) {'
+
+mutant "a retained thing that is published otherwise is made anew" "what_is_published_otherwise_is_made_anew_around_its_data" \
+  kept '&& self.is_published_as_wanted(&serving) {' '&& (self.is_published_as_wanted(&serving) || serving.port.is_some()) {'
+
+# What is retained: the sweep, and the end.
+
+mutant "a sweep does not meet a call over something retained" "a_sweep_and_a_call_do_not_meet_over_what_somebody_else_started" \
+  registry 'Some(owner) => self.while_absent(&owner, || true, self.ensure.sleep(&owner, &unit.id)).await,' 'Some(_) => self.ensure.suspend(unit).await,'
+
+mutant "what is retained and paused sleeps too" "what_runs_paused_and_what_nobody_has_sleeps_after_the_grace" \
+  janitor 'unit.state == UnitState::Ended' '(unit.state == UnitState::Ended || unit.state == UnitState::Paused)'
+
+mutant "what is retained and sleeps is no stranger" "what_runs_paused_and_what_nobody_has_sleeps_after_the_grace" \
+  janitor 'unit.state == UnitState::Ended' 'unit.state == UnitState::Ended && unit.name.is_empty()'
+
+mutant "what is retained expires" "what_has_slept_for_long_enough_is_deleted_with_its_data" \
+  registry '                expired.push((owner, row));' '                drop((owner, row));'
+
+mutant "what is retained goes with its agent" "an_agent_that_is_removed_takes_along_what_it_retained" \
+  host '        self.registry.delete_retained(agent).await;' ''
+
+mutant "what is retained and awake does not age" "what_has_slept_for_long_enough_is_deleted_with_its_data" \
+  registry '            if !matches!(*state, State::Absent) {
+                continue;' '            if !matches!(*state, State::Absent) && matches!(*state, State::Absent) {
+                continue;'
+
+mutant "whether something retained has expired is decided anew" "what_was_used_since_it_was_found_expired_is_not_deleted" \
+  registry '|| self.is_expired(row)' '|| self.is_expired(row) || true'
+
+mutant "a throwaway box does not go with what is retained" "a_throwaway_box_does_not_go_with_what_its_tenant_retained" \
+  kept 'is_none_or(|f| *f == folder)' 'is_none_or(|f| *f == folder || !folder.is_empty())'
+
+mutant "what is retained is deleted after a look at the labels" "nobody_else_loses_anything_with_what_was_never_whole" \
+  kept 'all.iter().all(|(k, v)| unit.labels.get(k) == Some(v)) &&' ''
 
 echo
 echo "$((played - missed)) of $played are noticed"

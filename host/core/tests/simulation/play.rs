@@ -10,11 +10,12 @@ use sandbar_core::runtime::UnitState;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
+use crate::container::Container;
 use crate::engine;
 use crate::faults::Knobs;
 use crate::ledger::Agent;
-use crate::schedule::{End, Event, Meddle, Run, Schedule};
-use crate::stage::{Extensions, Stage};
+use crate::schedule::{End, Event, Meddle, Run, SHORT, Schedule};
+use crate::stage::{CALL, Extensions, Stage};
 use crate::world::{Inner, Verdict};
 
 /// After the last trouble everything that was still to come has come, what may be suspect is not any more, and the janitor
@@ -33,9 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A host that goes down waits twice this long, and lets go each agent's sandbox for half of it where nothing is kept.
 const DRAIN: Duration = Duration::from_secs(20);
 
-/// Plays the schedule of a seed.
-pub(crate) fn seed(seed: u64, log: bool) -> Verdict {
-    let schedule = Schedule::draw(seed);
+/// Plays a schedule.
+pub(crate) fn schedule(seed: u64, schedule: Schedule, log: bool) -> Verdict {
     let stage = Stage::new(seed, schedule.clone(), log);
     stage.world.log(|| format!("{:?}", Schedule { runs: vec![], ..schedule.clone() }));
     for run in &schedule.runs {
@@ -118,6 +118,25 @@ impl Stage {
                     self.meddle(agent, &id, how);
                 }
             }
+            Event::DeclareLoft(n) => {
+                self.world.log(|| format!("loft is declared {n}"));
+                self.lab.store(n, Ordering::Relaxed);
+                // Who works on it may lose what it has by somebody's next call.
+                let now = self.world.now();
+                for (agent, name) in self.agents.iter().enumerate().filter(|(n, _)| self.with(*n, |a| a.on_lab)) {
+                    self.with(agent, |a| {
+                        let number = a.upset(now);
+                        a.upset_over(number, now, false);
+                    });
+                    self.world.with(|inner| inner.excuse_for(name.as_str(), CALL));
+                }
+                host.set_project(engine::project("loft"), engine::loft(n)).unwrap();
+            }
+            Event::Run { agent, takes, deadline, stubborn, cancel } => {
+                drop(self.run(host, agent, takes, deadline, stubborn, cancel).await);
+            }
+            Event::Write { agent } => drop(self.write(host, agent).await),
+            Event::Read { agent } => drop(self.read(host, agent).await),
             Event::Outage { lasts, kills } => self.world.with(|inner| inner.go_away(lasts, kills)),
             Event::Squat { agent, service } => self.squat(agent, service),
             Event::Depart { agent, back } => self.depart(host, agent, back).await,
@@ -137,7 +156,8 @@ impl Stage {
         let name = self.agents[agent].as_str();
         let fits: Vec<_> =
             inner.ours().filter(|c| c.agent() == name && inner.serves(&c.name).is_some() != making).collect();
-        let one = fits.iter().find(|c| c.key.ends_with(service)).or(fits.first())?;
+        let serves = |c: &Container| c.key.split(['/', '@']).nth(1) == Some(service);
+        let one = fits.iter().find(|c| serves(c)).or(fits.first())?;
         Some(one.id.clone())
     }
 
@@ -175,7 +195,9 @@ impl Stage {
 
     /// A container of another installation takes a final name, if it is free.
     pub(crate) fn squat(&self, agent: usize, service: &str) {
-        let name = self.names.sandbox(&service.parse_slug(), &self.agents[agent]);
+        let service = service.split('@').next().unwrap_or(service);
+        let project = self.with(agent, |a| a.project).unwrap_or(engine::PROJECTS[0]);
+        let name = self.owner(agent, &engine::project(project), service).1;
         let taken = self.world.with(|inner| {
             if inner.find(&name).is_some() {
                 return false;
@@ -198,9 +220,13 @@ impl Stage {
         let recovered = host.health().state() == sandbar_core::health::State::Up;
         if !self.schedule.keep {
             self.forget(|_| true);
+            self.world.with(|inner| self.agents.iter().for_each(|a| inner.excuse(a.as_str(), true, false)));
         }
         self.world.log(|| "going down".to_owned());
         host.shut_down().await;
+        if !self.schedule.keep {
+            self.world.with(|inner| self.agents.iter().for_each(|a| inner.excuse(a.as_str(), false, true)));
+        }
         self.world.with(|inner| inner.count("went down"));
         let took = self.world.now() - from;
         let each = if self.schedule.keep { 0 } else { u32::try_from(self.agents.len()).unwrap_or(0) };
@@ -209,7 +235,7 @@ impl Stage {
         }
         if calm && recovered {
             self.look_at_rest(host, "after going down");
-            let left = self.world.with(|inner| inner.ours().count());
+            let left = self.world.with(|inner| inner.ours().filter(|c| c.is_up() || !self.is_kept(&c.name)).count());
             if !self.schedule.keep && left > 0 {
                 self.world.violation(format!("{left} containers are left behind by a host that keeps none"));
             }
@@ -228,8 +254,8 @@ impl Stage {
         self.world.log(|| "trouble ends".to_owned());
         let agents = self.agents.iter().map(|a| a.to_string()).collect::<Vec<_>>();
         let foreign = self.world.with(|inner| {
-            let Knobs { latency, boot, .. } = inner.knobs;
-            inner.knobs = Knobs { latency, boot, ..Knobs::default() };
+            let Knobs { latency, boot, disk, .. } = inner.knobs;
+            inner.knobs = Knobs { latency, boot, disk, ..Knobs::default() };
             inner.come_back();
             let foreign: Vec<_> = inner.foreign().cloned().collect();
             // Half of what is in the way goes.
@@ -243,7 +269,7 @@ impl Stage {
         if foreign.is_empty() {
             (0..agents.len()).for_each(|agent| self.with(agent, |a| a.squatted = false));
         }
-        let soon = self.schedule.runs.len() == 1 && self.schedule.knobs.meddling == 0;
+        let soon = self.schedule.runs.len() == 1 && self.schedule.knobs.meddling == 0 && !self.schedule.keeps();
         tokio::time::sleep(if soon { SETTLES_SOON } else { SETTLES }).await;
         self.rest(host, AT_LAST).await;
         self.look_at_rest(host, "at rest");
@@ -257,8 +283,8 @@ impl Stage {
         self.look_at_rest(host, "after everybody asked");
         for (agent, answer) in first.iter().enumerate() {
             let Some(answer) = answer else { continue };
-            let squatted = foreign.iter().any(|c| c.name.ends_with(&format!("-{}", agents[agent])));
-            let full = self.schedule.max_live < agents.len();
+            let squatted = foreign.iter().any(|c| self.names_of(agent).contains(&c.name));
+            let full = self.schedule.max_live < self.may_have() || self.is_crowded();
             if answer.is_none() && !squatted && !full {
                 self.world.violation(format!("{} still gets nothing", agents[agent]));
             }
@@ -266,6 +292,16 @@ impl Stage {
         let created = self.world.with(|inner| inner.created);
         let second = self.ask_all(host).await;
         self.compare(&first, &second, created, "at once");
+        if self.schedule.keeps() {
+            for agent in 0..agents.len() {
+                let takes = Duration::from_secs(1);
+                let _ = self.run(host, agent, takes, takes * 2, false, None).await;
+                let _ = self.write(host, agent).await;
+                let _ = self.read(host, agent).await;
+            }
+            self.rest(host, REMOVAL).await;
+            self.look_at_rest(host, "after everybody used their box");
+        }
         if self.schedule.idles {
             self.idle(host, &second).await;
         }
@@ -316,7 +352,7 @@ impl Stage {
         let before = self.world.with(|inner| {
             let ours = inner
                 .ours()
-                .filter_map(|c| Some((c.key.clone(), c.variable(&self.names.password_variable())?.to_owned())));
+                .filter_map(|c| Some((c.name.clone(), c.variable(&self.names.password_variable())?.to_owned())));
             ours.collect::<Vec<_>>()
         });
         let created = self.world.with(|inner| inner.created);
@@ -324,10 +360,11 @@ impl Stage {
         for (agent, answer) in answers.iter().enumerate() {
             let Some(Some(evidence)) = answer else { continue };
             for (service, entry) in evidence.as_object().into_iter().flatten() {
-                let key = format!("{}/{service}", self.agents[agent]);
-                let known = before.iter().find(|(k, _)| *k == key);
+                let Some(work) = host.people().work(&self.agents[agent]) else { continue };
+                let (_, name) = self.owner(agent, &work.project, service);
+                let known = before.iter().find(|(n, _)| *n == name);
                 if known.is_some_and(|(_, p)| entry["password"] != p.as_str()) {
-                    self.world.violation(format!("{key} has another password after a restart"));
+                    self.world.violation(format!("{name} has another password after a restart"));
                 }
             }
         }
@@ -335,7 +372,8 @@ impl Stage {
         let made = self.world.with(|inner| inner.created);
         self.compare(&answers, &again, made, "after a restart");
         if made != created
-            && self.schedule.max_live >= self.agents.len()
+            && self.schedule.max_live >= self.may_have()
+            && !self.is_crowded()
             && self.world.with(|inner| inner.foreign().next().is_none())
         {
             self.world.violation(format!("{} containers were made after a restart", made - created));
@@ -348,10 +386,44 @@ impl Stage {
         }
         tokio::time::sleep(Duration::from_secs(30)).await;
         self.look_at_rest(&host, "at the end");
-        let left = self.world.with(|inner| inner.ours().map(|c| c.name.clone()).collect::<Vec<_>>());
+        let left = self.world.with(|inner| {
+            let awake = inner.ours().filter(|c| c.is_up() || !self.is_kept(&c.name));
+            awake.map(|c| c.name.clone()).collect::<Vec<_>>()
+        });
         if !left.is_empty() || host.registry().occupied() != (0, 0) {
             self.world.violation(format!("at the end there is still {left:?}"));
         }
+        if self.schedule.delete_after == SHORT {
+            self.expire(&host).await;
+        }
+    }
+
+    /// Nobody calls for longer than anything is retained.
+    async fn expire(&self, host: &Host) {
+        tokio::time::sleep(SHORT + Duration::from_secs(300)).await;
+        self.look_at_rest(host, "after everything expired");
+        let left = self.world.with(|inner| {
+            let names = inner.ours().map(|c| c.name.clone());
+            names
+                .chain(inner.disk.volumes.keys().cloned())
+                .chain(inner.disk.folders.keys().cloned())
+                .collect::<Vec<_>>()
+        });
+        if !left.is_empty() || !self.store.kept().unwrap().is_empty() {
+            self.world.violation(format!("after everything expired there is still {left:?}"));
+        }
+    }
+
+    /// Whether there may be more that is retained than may be awake.
+    fn is_crowded(&self) -> bool {
+        self.schedule.keeps() && self.schedule.max_awake < 2 * self.agents.len()
+    }
+
+    /// The final names of everything that an agent could have.
+    fn names_of(&self, agent: usize) -> Vec<String> {
+        let all = engine::PROJECTS.into_iter().chain(engine::KEEPING);
+        let all = all.flat_map(|project| ["pg", "redis", "mongo", "box"].map(|service| (project, service)));
+        all.map(|(project, service)| self.owner(agent, &engine::project(project), service).1).collect()
     }
 
     /// Asks for everybody who has work, all at once: the evidence, `None` for an error.
@@ -365,7 +437,10 @@ impl Stage {
 
     fn compare(&self, first: &[Option<Option<Value>>], second: &[Option<Option<Value>>], created: u64, when: &str) {
         for (agent, (first, second)) in first.iter().zip(second).enumerate() {
-            if first.as_ref().is_some_and(Option::is_some) && first != second {
+            let refused = self.is_crowded() && second.as_ref().is_some_and(Option::is_none);
+            // What was woken in between has another port on the loopback.
+            let woken = self.is_crowded() && self.schedule.publish;
+            if first.as_ref().is_some_and(Option::is_some) && first != second && !refused && !woken {
                 self.world.violation(format!("{} asks again {when} and has something else", self.agents[agent]));
             }
         }
@@ -373,16 +448,5 @@ impl Stage {
         if all && self.world.with(|inner| inner.created) != created {
             self.world.violation(format!("asking again {when} made something"));
         }
-    }
-}
-
-/// A service's slug is its name.
-trait Slug {
-    fn parse_slug(&self) -> sandbar_core::name::EngineSlug;
-}
-
-impl Slug for str {
-    fn parse_slug(&self) -> sandbar_core::name::EngineSlug {
-        sandbar_core::name::EngineSlug::new(self).unwrap()
     }
 }

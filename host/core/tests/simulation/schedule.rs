@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::engine::{PROJECTS, SERVICES};
+use crate::engine::{KEEPING, PROJECTS, SERVICES};
 use crate::faults::Knobs;
 use crate::rng::Rng;
 
@@ -82,6 +82,25 @@ pub(crate) enum Event {
     },
     /// Docker's wall clock jumps, by seconds.
     Jump(i64),
+    /// An agent runs a command in its box.
+    Run {
+        agent: usize,
+        takes: Duration,
+        deadline: Duration,
+        /// Whether it cannot be ended.
+        stubborn: bool,
+        /// When the caller goes away.
+        cancel: Option<Duration>,
+    },
+    Write {
+        agent: usize,
+    },
+    /// An agent reads back what it wrote.
+    Read {
+        agent: usize,
+    },
+    /// The operator declares the project `loft` anew.
+    DeclareLoft(u64),
 }
 
 /// How a host ends.
@@ -103,6 +122,10 @@ pub(crate) struct Run {
     pub(crate) pause: Duration,
 }
 
+/// For how long what is retained sleeps before it is deleted, by default, and where a schedule is to see it.
+const LONG: Duration = Duration::from_secs(30 * 24 * 3600);
+pub(crate) const SHORT: Duration = Duration::from_secs(3600);
+
 /// Everything about a schedule.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
@@ -116,6 +139,11 @@ pub(crate) struct Schedule {
     pub(crate) contained: bool,
     /// Whether nobody calls for longer than a lease, in the end.
     pub(crate) idles: bool,
+    /// How many retained things may be awake.
+    pub(crate) max_awake: usize,
+    pub(crate) idle_sleep: Duration,
+    pub(crate) idle_close: Duration,
+    pub(crate) delete_after: Duration,
     pub(crate) runs: Vec<Run>,
 }
 
@@ -131,6 +159,10 @@ impl Schedule {
             publish: false,
             contained: false,
             idles: false,
+            max_awake: 50,
+            idle_sleep: Duration::from_secs(15 * 60),
+            idle_close: Duration::from_secs(30 * 60),
+            delete_after: LONG,
             runs: Vec::new(),
         }
     }
@@ -150,6 +182,38 @@ impl Schedule {
             publish: rng.chance(300),
             contained,
             idles: rng.chance(100),
+            knobs,
+            runs,
+            ..Self::plain()
+        }
+    }
+
+    /// Whether it is one of those with boxes and with what is retained.
+    pub(crate) fn keeps(&self) -> bool {
+        self.knobs.disk > 0
+    }
+
+    /// With boxes, and with things that are retained.
+    pub(crate) fn draw_keeping(seed: u64) -> Self {
+        let mut rng = Rng::keyed(seed, "keeping", 0);
+        let agents = 1 + usize::try_from(rng.below(3)).unwrap_or(0);
+        let knobs = Knobs::draw(&mut rng).with_disk(&mut rng);
+        let hosts = 1 + rng.below(3);
+        let contained = rng.chance(200);
+        let run = |n| Run::draw_keeping(&mut rng, agents, contained, &knobs, n == 1, n == hosts);
+        let runs = (1..=hosts).map(run).collect();
+        Self {
+            agents,
+            contained,
+            max_live: if rng.chance(100) { 2 } else { 200 },
+            remakes: if rng.chance(100) { 2 } else { 1000 },
+            keep: rng.chance(700),
+            publish: rng.chance(200),
+            idles: false,
+            max_awake: *rng.pick(&[1, 2, 2, 3, 50]),
+            idle_sleep: Duration::from_secs(*rng.pick(&[300, 900])),
+            idle_close: Duration::from_secs(*rng.pick(&[300, 1800])),
+            delete_after: if rng.chance(300) { SHORT } else { LONG },
             knobs,
             runs,
         }
@@ -181,6 +245,30 @@ impl Run {
     }
 }
 
+impl Run {
+    fn draw_keeping(rng: &mut Rng, agents: usize, contained: bool, knobs: &Knobs, first: bool, last: bool) -> Self {
+        let lasts = Duration::from_millis(*rng.pick(&[2_000, 20_000, 100_000, 100_000, 1_000_000, 3_000_000]));
+        let mut events = Vec::new();
+        for agent in 0..agents {
+            if first && rng.chance(950) {
+                events.push((Duration::ZERO, Event::Begin { agent, project: rng.pick::<&str>(&KEEPING) }));
+            }
+        }
+        let span = u64::try_from(lasts.as_millis()).unwrap_or(0);
+        let mut at = Duration::ZERO;
+        for _ in 0..6 + rng.below(20) {
+            at = if rng.chance(600) { at + rng.up_to(&[60, 2_000]) } else { rng.ms(20, span) };
+            events.push((at, Event::draw_keeping(rng, agents, contained, knobs)));
+        }
+        let end = match last {
+            true => End::Settle,
+            false if rng.chance(700) => End::Crash,
+            false => End::ShutDown,
+        };
+        Self { events, lasts, end, pause: rng.up_to(&[20, 500, 30_000]) }
+    }
+}
+
 impl Back {
     fn draw(rng: &mut Rng) -> Self {
         match rng.below(4) {
@@ -198,25 +286,8 @@ impl Event {
         // The first agent is busier than the others.
         let agent = if rng.chance(400) { 0 } else { usize::try_from(rng.below(agents as u64)).unwrap_or(0) };
         let service = rng.pick(&SERVICES).0;
-        if contained && rng.chance(150) {
-            return Self::Depart { agent, back: Back::draw(rng) };
-        }
-        if rng.chance(20) {
-            return Self::Jump(*rng.pick(&[-86_400, -600, -181, 181, 600, 86_400]));
-        }
-        if rng.chance(knobs.meddling) {
-            return match rng.below(10) {
-                0..7 => {
-                    let all =
-                        [Meddle::Kill, Meddle::Pause, Meddle::Restart, Meddle::Vanish, Meddle::Rename, Meddle::Replace];
-                    let how = *rng.pick(&all);
-                    // Between its confirmation and its commit nobody would notice that one was started again.
-                    let making = rng.chance(350) && !matches!(how, Meddle::Restart);
-                    Self::Meddle { agent, service, how, making, after: rng.up_to(&[1, 20, 300]) }
-                }
-                7..9 => Self::Outage { lasts: rng.up_to(&[50, 2_000, 30_000]), kills: rng.chance(400) },
-                _ => Self::Squat { agent, service },
-            };
+        if let Some(happens) = Self::draw_from_outside(rng, agent, service, contained, knobs) {
+            return happens;
         }
         match rng.below(100) {
             0..58 => {
@@ -235,5 +306,64 @@ impl Event {
             88..94 => Self::End { agent },
             _ => Self::Declare(rng.below(5)),
         }
+    }
+
+    fn draw_keeping(rng: &mut Rng, agents: usize, contained: bool, knobs: &Knobs) -> Self {
+        let agent = if rng.chance(400) { 0 } else { usize::try_from(rng.below(agents as u64)).unwrap_or(0) };
+        let service = *rng.pick(&["box", "box", "pg", "redis"]);
+        if let Some(happens) = Self::draw_from_outside(rng, agent, service, contained, knobs) {
+            return happens;
+        }
+        match rng.below(100) {
+            0..32 => {
+                let takes = rng.up_to(&[50, 2_000, 60_000, 400_000]);
+                let deadline = if rng.chance(300) { takes / 2 } else { takes * 2 } + Duration::from_millis(10);
+                let cancel = rng.chance(150).then(|| rng.up_to(&[50, 2_000, 60_000]));
+                Self::Run { agent, takes, deadline, stubborn: rng.chance(150), cancel }
+            }
+            32..44 => Self::Write { agent },
+            44..52 => Self::Read { agent },
+            52..72 => {
+                let cancel = rng.chance(200).then(|| rng.up_to(&[5, 100, 2_000]));
+                let services = rng.chance(400).then(|| vec![service]);
+                let extensions = if rng.chance(200) { vec![("pg", "postgis")] } else { vec![] };
+                Self::Request { agent, services, extensions, cancel }
+            }
+            72..84 => Self::Release { agent },
+            84..94 => Self::Begin { agent, project: rng.pick::<&str>(&KEEPING) },
+            94..96 => Self::End { agent },
+            _ => Self::DeclareLoft(rng.below(5)),
+        }
+    }
+
+    /// What nobody does through the host.
+    fn draw_from_outside(
+        rng: &mut Rng,
+        agent: usize,
+        service: &'static str,
+        contained: bool,
+        knobs: &Knobs,
+    ) -> Option<Self> {
+        if contained && rng.chance(150) {
+            return Some(Self::Depart { agent, back: Back::draw(rng) });
+        }
+        if rng.chance(20) {
+            return Some(Self::Jump(*rng.pick(&[-86_400, -600, -181, 181, 600, 86_400])));
+        }
+        if rng.chance(knobs.meddling) {
+            return Some(match rng.below(10) {
+                0..7 => {
+                    let all =
+                        [Meddle::Kill, Meddle::Pause, Meddle::Restart, Meddle::Vanish, Meddle::Rename, Meddle::Replace];
+                    let how = *rng.pick(&all);
+                    // Between its confirmation and its commit nobody would notice that one was started again.
+                    let making = rng.chance(350) && !matches!(how, Meddle::Restart);
+                    Self::Meddle { agent, service, how, making, after: rng.up_to(&[1, 20, 300]) }
+                }
+                7..9 => Self::Outage { lasts: rng.up_to(&[50, 2_000, 30_000]), kills: rng.chance(400) },
+                _ => Self::Squat { agent, service },
+            });
+        }
+        None
     }
 }

@@ -8,11 +8,12 @@ use std::time::{Duration, SystemTime};
 
 use sandbar_core::name::{Kind as NameKind, Names};
 use sandbar_core::plan::label;
-use sandbar_core::runtime::{Event, Labels, Unit, UnitPlan, UnitState};
+use sandbar_core::runtime::{DataKind, DataPlan, Event, Labels, Unit, UnitPlan, UnitState};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::container::{Container, OWN};
+use crate::container::{Container, OWN, agent_of};
+use crate::disk::Disk;
 use crate::faults::{Kind, Knobs, Trouble};
 use crate::rng::Rng;
 
@@ -66,6 +67,32 @@ pub(crate) struct Inner {
     boots: u64,
     pub(crate) keys: BTreeMap<String, String>,
     changed: bool,
+    pub(crate) disk: Disk,
+    /// Agent and project by owner key.
+    pub(crate) tenants: BTreeMap<String, (String, String)>,
+    /// Keys by the final names of what tenants own.
+    pub(crate) finals: BTreeMap<String, String>,
+    /// Commands and transfers for which the host waits.
+    pub(crate) uses: BTreeMap<u64, Use>,
+    /// How often each command was started.
+    runs: BTreeMap<u64, u64>,
+    used: u64,
+    /// Per agent, how many calls are under way that let its things go, and when the last one began or ended.
+    excused: BTreeMap<String, (u32, Duration)>,
+}
+
+/// A command or a transfer of a tenant.
+pub(crate) struct Use {
+    agent: String,
+    /// The container or the work folder.
+    of: String,
+    from: Duration,
+}
+
+impl Use {
+    pub(crate) fn is_of(&self, of: &str) -> bool {
+        self.of == of
+    }
 }
 
 impl Inner {
@@ -151,7 +178,12 @@ impl Inner {
         self.keys.insert(plan.name.clone(), key.to_owned());
         let mut container = self.new_container(&plan.name, plan.labels.clone(), key);
         container.env.clone_from(&plan.env);
-        (container.publish, container.host) = (plan.publish, host);
+        (container.publish, container.host) = (plan.publish && plan.port.is_some(), host);
+        container.networked = plan.network;
+        container.folder = plan.folder.as_ref().map(|f| Disk::name(&f.from));
+        let volume = |d: &DataPlan| if let DataKind::Volume(name) = &d.kind { Some(name.clone()) } else { None };
+        container.volumes = plan.data.iter().filter_map(volume).collect();
+        self.mount(&container);
         self.add(container)
     }
 
@@ -182,6 +214,11 @@ impl Inner {
         let Some(container) = self.containers.get_mut(id) else { return };
         self.by_name.remove(&std::mem::replace(&mut container.name, name.to_owned()));
         self.by_name.insert(name.to_owned(), id.to_owned());
+    }
+
+    /// Whose things with this owner label are, as `agent` and `project`.
+    pub(crate) fn tenant(&self, owner: &str) -> Option<&(String, String)> {
+        self.tenants.get(owner)
     }
 
     /// What carries all of these labels.
@@ -242,6 +279,7 @@ impl Inner {
     /// Starts a container, for the first time or again.
     pub(crate) fn boot(&mut self, id: &str) {
         let Some(key) = self.containers.get(id).map(|c| c.key.clone()) else { return };
+        self.look_at_data(id);
         let mut rng = self.rng(Kind::Start, &format!("boot {key}"));
         let (now, knobs) = (self.now(), self.knobs.clone());
         self.boots += 1;
@@ -250,12 +288,12 @@ impl Inner {
         container.restarted = (container.run > 0).then_some(now);
         container.run = n;
         container.state = UnitState::Running;
-        container.address = Some(format!("10.0.{}.{}", n / 250 % 250, n % 250));
+        container.address = container.networked.then(|| format!("10.0.{}.{}", n / 250 % 250, n % 250));
         container.published_port = container.publish.then(|| 20_000 + u16::try_from(n % 20_000).unwrap_or(0));
         let boots = if knobs.instant { Duration::ZERO } else { rng.ms(1, knobs.boot + 1) };
         container.ready_at = (!rng.chance(knobs.deaf)).then(|| now + boots);
         container.confirms = !rng.chance(knobs.unconfirmed);
-        container.activated.clear();
+        container.activated = self.disk.activated(&container.volumes);
         container.confirmed.clear();
         if rng.chance(knobs.dies) {
             let (at, id) = (now + rng.ms(1, 2 * knobs.boot + 2), id.to_owned());
@@ -264,10 +302,17 @@ impl Inner {
         self.touch();
     }
 
+    pub(crate) fn unpause(&mut self, id: &str) {
+        if let Some(container) = self.containers.get_mut(id).filter(|c| c.state == UnitState::Paused) {
+            container.state = UnitState::Running;
+            self.touch();
+        }
+    }
+
     /// A container's main process ends.
     pub(crate) fn end(&mut self, id: &str, code: i64) {
         let Some(container) = self.containers.get_mut(id) else { return };
-        if !matches!(container.state, UnitState::Running | UnitState::Paused) {
+        if !container.is_up() {
             return;
         }
         container.state = UnitState::Ended;
@@ -305,13 +350,61 @@ impl Inner {
         let knows = container.variable(&variable).is_none_or(|p| Some(p) == password);
         let ready = knows && container.ready_at.is_some_and(|at| now >= at);
         let done = match argv {
-            ["probe", address] => ready && container.address.as_deref() == Some(address),
-            ["setup", feature] => ready && container.activated.insert((*feature).to_owned()),
+            ["probe", address] => ready && container.address.as_deref().unwrap_or("none") == *address,
+            ["setup", feature] if ready => {
+                self.disk.activate(&container.volumes, feature);
+                container.activated.insert((*feature).to_owned()) || !container.volumes.is_empty()
+            }
             ["verify", "base"] => ready,
             ["verify", feature] => ready && container.confirms && container.activated.contains(*feature),
             _ => false,
         };
         i64::from(!done)
+    }
+
+    /// A command or a transfer begins. Answers its number.
+    pub(crate) fn begin_use(&mut self, key: &str, of: &str) -> u64 {
+        self.used += 1;
+        let (agent, from) = (agent_of(key).to_owned(), self.now());
+        self.uses.insert(self.used, Use { agent, of: of.to_owned(), from });
+        self.used
+    }
+
+    /// A command was started, for the first time or anew.
+    pub(crate) fn started(&mut self, number: u64) {
+        let times = self.runs.entry(number).or_default();
+        *times += 1;
+        if *times > 1 {
+            let times = *times;
+            self.violation(format!("command {number} is started {times} times"));
+        }
+    }
+
+    /// A call begins or ends that may let go what an agent uses.
+    pub(crate) fn excuse(&mut self, agent: &str, begins: bool, ends: bool) {
+        let now = self.now();
+        let excused = self.excused.entry(agent.to_owned()).or_default();
+        excused.0 = excused.0 + u32::from(begins) - u32::from(ends);
+        excused.1 = excused.1.max(now);
+    }
+
+    /// The same may happen for so long.
+    pub(crate) fn excuse_for(&mut self, agent: &str, time: Duration) {
+        let until = self.now() + time;
+        self.excused.entry(agent.to_owned()).or_default().1 = until;
+    }
+
+    /// Notes that the host touches what somebody uses, without a call that would let it.
+    pub(crate) fn look_at_use(&mut self, id_or_name: &str, what: &str) {
+        let Some(container) = self.find(id_or_name) else { return };
+        let (id, folder, name) = (&container.id, &container.folder, container.name.clone());
+        let used = self.uses.values().find(|u| {
+            let excused = self.excused.get(&u.agent).is_some_and(|(open, last)| *open > 0 || *last >= u.from);
+            (u.of == *id || Some(&u.of) == folder.as_ref()) && !excused && !self.was_disturbed(&u.agent, u.from)
+        });
+        if let Some(from) = used.map(|u| u.from) {
+            self.violation(format!("{name} is {what}, and has been in use since {from:?}"));
+        }
     }
 
     pub(crate) fn schedule(&mut self, at: Duration, effect: Effect) {
@@ -375,6 +468,10 @@ impl Inner {
     pub(crate) fn serves(&self, name: &str) -> Option<(String, String)> {
         match self.names.read(name) {
             NameKind::Sandbox { slug, agent } => Some((agent.to_owned(), slug.to_owned())),
+            NameKind::Keyed { .. } => {
+                let (agent, service) = self.finals.get(name)?.split_once('/')?;
+                Some((agent.to_owned(), service.to_owned()))
+            }
             _ => None,
         }
     }
@@ -433,6 +530,13 @@ impl World {
             boots: 0,
             keys: BTreeMap::new(),
             changed: false,
+            disk: Disk::default(),
+            tenants: BTreeMap::new(),
+            finals: BTreeMap::new(),
+            uses: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            used: 0,
+            excused: BTreeMap::new(),
         };
         Self(Arc::new(Shared { inner: Mutex::new(inner), changed: Notify::new(), scheduled: Notify::new() }))
     }
