@@ -6,9 +6,10 @@ mod tests;
 
 use sandbar_sdk::{Command, Container, Descriptor, Engine, Error, Recipe, Request, export_engine};
 
-/// Waits, and has the kernel bury the children that other processes leave to it. It starts none of its own: in a box that is
-/// full of processes it could not, and would take the box down with it.
-const IDLE: &str = "trap '' CHLD; exec sleep 2147483647";
+/// Waits, and with that buries the children that other processes leave to it: the dead count as processes until then, and a
+/// box is soon full of them. (Not every shell can have the kernel do it.) What it waits for may be killed by the tenant, and in
+/// a box that is full it cannot start another, which ends a shell; then it begins anew in its own place.
+const IDLE: &str = "trap 'exec sh -c \"$0\" \"$0\"' EXIT\nwhile :; do sleep 2147483647 & wait; done";
 
 /// The engine.
 pub struct WorkBox;
@@ -28,7 +29,7 @@ impl Engine for WorkBox {
         }
         let folder = request.setting("work-folder")?;
         let container = Container::new(request.setting("image")?)
-            .entrypoint(["sh", "-c", IDLE])
+            .entrypoint(["sh", "-c", IDLE, IDLE])
             .user(request.setting("user")?)
             .env("HOME", folder)
             .work_folder(folder);

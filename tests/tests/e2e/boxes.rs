@@ -271,6 +271,63 @@ fn what_a_box_s_root_makes_is_harmless_here() {
     host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
 }
 
+/// Memory of the host in KiB: of now, or the most since that was last reset.
+fn memory(host: &TestHost, line: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", host.pid())).unwrap();
+    let value = status.lines().find_map(|l| l.strip_prefix(line)).unwrap();
+    value.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn output_of_gigabytes_takes_no_memory() {
+    let host = TestHost::start_with(boxes(""));
+    let agent = tenant(&host, "dev-1");
+    out(&agent, "home", "true");
+    std::fs::write(format!("/proc/{}/clear_refs", host.pid()), "5").unwrap();
+    let before = memory(&host, "VmRSS:");
+    let gigabytes =
+        json!({ "service": "home", "command": "head -c 2147483648 /dev/zero; echo end >&2", "deadline_secs": 300 });
+    let ran = agent.call("run_command", &gigabytes).evidence().clone();
+    assert_eq!((&ran["exit_code"], &ran["stdout_cut"], &ran["stderr"]), (&json!(0), &json!(true), &json!("end\n")));
+    assert!(ran["stdout"].as_str().unwrap().contains("2147418112 bytes left out"), "the middle is what is left out");
+    let most = memory(&host, "VmHWM:");
+    assert!(most < before + (32 << 10), "{before} KiB before, {most} KiB at most");
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
+}
+
+#[test]
+fn what_a_box_does_wrong_is_one_error_each_time() {
+    let host = TestHost::start_with(boxes(""));
+    let agent = tenant(&host, "dev-1");
+    for service in ["box", "home"] {
+        let call = |verb: &str, mut body: Value| {
+            body["service"] = json!(service);
+            agent.call(verb, &body)
+        };
+        // A file that takes no room and is larger than any disk.
+        out(&agent, service, "truncate -s 1099511627776 sparse");
+        let read = call("read_file", json!({ "path": "sparse", "limit": 4 })).evidence().clone();
+        assert_eq!((&read["size"], &read["truncated"]), (&json!(1_u64 << 40), &json!(true)));
+        assert_eq!(call("create_artifact", json!({ "path": "sparse", "name": "x" })).code(), "too_large");
+        // One that grows while it is read.
+        out(&agent, service, "(i=0; while [ ! -e stop ]; do echo more; done) > grows 2>/dev/null &");
+        wait("it to grow", || call("read_file", json!({ "path": "grows" })).evidence()["size"].as_u64() > Some(1000));
+        let listed = call("list_files", json!({})).evidence().clone();
+        assert!(listed["files"].as_array().unwrap().iter().any(|f| f["path"] == "grows"));
+        out(&agent, service, "touch stop");
+        // Processes without end: the box has a limit, and the next command has room.
+        let bomb = json!({ "command": "bomb() { bomb | bomb & }; bomb; sleep 600", "deadline_secs": 2 });
+        let ran = call("run_command", bomb);
+        assert_eq!((&ran.evidence()["exit_code"], &ran.evidence()["timed_out"]), (&json!(124), &json!(true)));
+        assert_eq!(out(&agent, service, "ls sparse | cat"), "sparse");
+        // More memory than it may have ends what takes it, and not the box.
+        let hungry = sh(&agent, service, "head -c 1000000000 /dev/zero | tail -c 1000000000 > /dev/null; echo $?");
+        assert!(hungry["stdout"] != "0\n", "{hungry}");
+        assert_eq!(out(&agent, service, "ls sparse"), "sparse");
+    }
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
+}
+
 #[test]
 fn a_box_may_not_hold_more_than_its_share() {
     let host = TestHost::start_with(boxes("[boxes]\nmax_bytes = \"1m\"\n"));
