@@ -1,4 +1,5 @@
-# Waits for its order, and then ends every process of one command, from within its container. Exit code 0: none is left.
+# Says that it is here, waits for its order, and then ends every process of one command, from within its container. Exit
+# code 0: none is left.
 # Argument: NAME=, with which every command's mark begins. The order is a line: 1 where no other command runs, else 0; for
 # how many seconds to try; and what follows NAME= in the mark of the command.
 #
@@ -84,6 +85,7 @@ seconds() {
 }
 
 any_mark=$1
+echo here
 # Nobody orders anything any more where the line does not come.
 read -r alone patience value || exit 2
 mark=$any_mark$value

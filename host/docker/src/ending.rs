@@ -88,7 +88,10 @@ impl Guard {
             ..ExecConfig::default()
         };
         let exec = exec::create(docker, id, config).await?;
-        let started = exec::start(docker, &exec).await?;
+        let mut started = exec::start(docker, &exec).await?;
+        // Until it says that it is there: in a container that a command has filled it would not get in any more. One that
+        // says something else, or nothing, is found out when it is needed.
+        let _ = tokio::time::timeout(limits::EXEC_CALL, started.output.next()).await;
         Ok(Self { exec, started })
     }
 

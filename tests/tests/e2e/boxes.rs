@@ -418,7 +418,7 @@ fn what_a_command_started_ends_with_it() {
         let processes = || {
             let all = docker(["top", &container, "-eo", "pid,args"]).unwrap();
             all.lines()
-                .filter(|line| !line.contains("Waits for its order"))
+                .filter(|line| !line.contains("waits for its order"))
                 .map(|line| format!("{line}\n"))
                 .collect::<String>()
         };

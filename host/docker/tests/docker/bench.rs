@@ -119,7 +119,7 @@ impl Bench {
         let rows = top.processes.unwrap_or_default().into_iter().filter(|row| !row[1].starts_with('Z'));
         let mut processes: Vec<_> = rows.map(|row| row[2].clone()).collect();
         // Nor does the guard that waits for the next command.
-        processes.retain(|args| !args.contains("sleep 600") && !args.contains("Waits for its order"));
+        processes.retain(|args| !args.contains("sleep 600") && !args.contains("waits for its order"));
         processes.sort_unstable();
         processes
     }
