@@ -10,7 +10,11 @@ use sandbar_sdk_build::lock::{FILE, Lock};
 use sandbar_sdk_build::{Options, build, component};
 
 fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("this crate is in its repository")
+    // As it is now: a build directory may have been used for another checkout.
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("Cargo sets it"))
+        .join("../..")
+        .canonicalize()
+        .expect("this crate is in its repository")
 }
 
 fn contains(bytes: &[u8], text: &str) -> bool {

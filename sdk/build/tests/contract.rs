@@ -8,7 +8,8 @@ use std::path::Path;
 use wit_parser::{Docs, Resolve, TypeDefKind};
 
 fn contract() -> Resolve {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../wit/sandbox-engine.wit");
+    let path =
+        Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("Cargo sets it")).join("../../wit/sandbox-engine.wit");
     let mut resolve = Resolve::default();
     resolve.push_file(path).expect("the contract parses");
     resolve
