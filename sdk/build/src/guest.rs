@@ -198,3 +198,19 @@ fn cargo_home() -> Option<PathBuf> {
     let set = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     set.or_else(|| Some(std::env::home_dir()?.join(".cargo")))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_failed_and_where_to_look() {
+        let said = |program: &str| {
+            let failed = stdout(Command::new(program), || "`thing` does not compile".to_owned());
+            format!("{:#}", failed.unwrap_err())
+        };
+        assert_eq!(said("false"), "`thing` does not compile: why stands above");
+        assert!(said("/nowhere/cargo").starts_with("cargo cannot be run; install Rust from https://rustup.rs"));
+    }
+}

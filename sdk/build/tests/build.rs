@@ -85,13 +85,6 @@ fn a_crate_of_something_else_is_told_what_it_lacks() {
 }
 
 #[test]
-fn a_crate_that_does_not_compile_is_named() {
-    let manifest = manifest("[lib]\ncrate-type = [\"cdylib\", \"rlib\"]");
-    let said = refused(&[("crate/Cargo.toml", &manifest), ("crate/src/lib.rs", "#![no_std]\nthis is no Rust")]);
-    assert_eq!(said, "`thing` does not compile for wasm32-unknown-unknown: why stands above");
-}
-
-#[test]
 fn what_is_no_engine_is_refused() {
     let empty_module = b"\0asm\x01\0\0\0";
     let error = component::encode(empty_module).unwrap_err();
