@@ -278,7 +278,8 @@ impl<'de> Deserialize<'de> for Token {
 pub(crate) struct Bytes(pub(crate) u64);
 
 impl Bytes {
-    fn parse(text: &str) -> Option<Self> {
+    /// Reads one.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);

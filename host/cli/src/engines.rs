@@ -270,7 +270,7 @@ pub(crate) fn none(dir: &Path) -> Option<String> {
 }
 
 /// What the lock file beside a component says about it.
-fn locked(component: &Path) -> anyhow::Result<Option<Pin>> {
+pub(crate) fn locked(component: &Path) -> anyhow::Result<Option<Pin>> {
     let (Some(dir), Some(file)) = (component.parent(), component.file_name().and_then(|f| f.to_str())) else {
         return Ok(None);
     };
@@ -278,7 +278,7 @@ fn locked(component: &Path) -> anyhow::Result<Option<Pin>> {
 }
 
 /// What the table grants; where it says nothing about a kind, what the lock file grants.
-fn grants(table: &config::Grant, locked: Option<&Pin>, names: &Names) -> Result<Grants, String> {
+pub(crate) fn grants(table: &config::Grant, locked: Option<&Pin>, names: &Names) -> Result<Grants, String> {
     let or = |own: &Option<Vec<String>>, of: fn(&lock::Grant) -> &Vec<String>| {
         own.clone().unwrap_or_else(|| locked.map(|p| of(&p.grant).clone()).unwrap_or_default())
     };

@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod engine;
 mod engines;
 mod reload;
 mod serve;
@@ -53,31 +54,14 @@ enum Command {
     },
     /// Commands for authors of engines.
     #[command(subcommand)]
-    Engine(EngineCommand),
-}
-
-#[derive(Debug, Subcommand)]
-enum EngineCommand {
-    /// Build the crate of an engine into a component, with its entry in the lock file beside it.
-    Build {
-        /// The directories of the crates.
-        #[arg(required = true)]
-        crates: Vec<PathBuf>,
-        /// Where the components and `engines.lock` are written.
-        #[arg(long, default_value = "engines.d")]
-        out: PathBuf,
-        /// Fail rather than change a crate's Cargo.lock.
-        #[arg(long)]
-        locked: bool,
-        /// Never use the network.
-        #[arg(long)]
-        offline: bool,
-    },
+    Engine(engine::EngineCommand),
 }
 
 fn main() -> ExitCode {
     match run(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        // What is wrong was printed as a result.
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -85,19 +69,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> Result<()> {
+/// Answers whether all is well.
+fn run(cli: Cli) -> Result<bool> {
     match cli.command {
         Command::Serve { config } => {
             log();
             raise_descriptors();
-            tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve::serve(&config))
+            tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve::serve(&config))?;
+            Ok(true)
         }
         Command::Check { config } => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             let report = runtime.block_on(check::check(&config))?;
             print!("{}", report.text);
             match report.problems {
-                0 => Ok(()),
+                0 => Ok(true),
                 1 => anyhow::bail!("1 problem"),
                 several => anyhow::bail!("{several} problems"),
             }
@@ -105,15 +91,9 @@ fn run(cli: Cli) -> Result<()> {
         Command::Sweep { installation, dry_run, config } => tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
-            .block_on(sweep::sweep(&config, &installation, dry_run)),
-        Command::Engine(EngineCommand::Build { crates, out, locked, offline }) => {
-            for crate_dir in crates {
-                let options = sandbar_sdk_build::Options::new(crate_dir, &out);
-                let built = sandbar_sdk_build::build(&sandbar_sdk_build::Options { locked, offline, ..options })?;
-                println!("{}  {} bytes  sha256 {}", built.path.display(), built.size, built.sha256);
-            }
-            Ok(())
-        }
+            .block_on(sweep::sweep(&config, &installation, dry_run))
+            .map(|()| true),
+        Command::Engine(command) => engine::run(command),
     }
 }
 

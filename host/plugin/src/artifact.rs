@@ -31,6 +31,19 @@ pub struct Artifact {
     imports: Vec<String>,
 }
 
+/// How many bytes of a component are what. The rest describes how its parts fit together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// All of them.
+    pub whole: usize,
+    /// Functions.
+    pub code: usize,
+    /// What is in memory from the start.
+    pub data: usize,
+    /// What is not needed to run it, such as names of functions.
+    pub custom: usize,
+}
+
 impl Artifact {
     /// Reads a file, once. With a pin (SHA-256, 64 hexadecimal digits of either case) the bytes are looked at no further
     /// unless their hash is that one.
@@ -87,6 +100,22 @@ impl Artifact {
     #[must_use]
     pub fn imports(&self) -> &[String] {
         &self.imports
+    }
+
+    /// What its bytes are.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        let mut sizes = Sizes { whole: self.bytes.len(), ..Sizes::default() };
+        // Whatever comes after a part that is damaged is counted nowhere.
+        for payload in Parser::new(0).parse_all(&self.bytes).map_while(Result::ok) {
+            match payload {
+                Payload::CodeSectionStart { range, .. } => sizes.code += range.len(),
+                Payload::DataSection(section) => sizes.data += section.range().len(),
+                Payload::CustomSection(section) => sizes.custom += section.data().len(),
+                _ => {}
+            }
+        }
+        sizes
     }
 
     /// Whether this host can load it, as far as can be told without compiling: the version of the contract that the two

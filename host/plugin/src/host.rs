@@ -19,12 +19,14 @@ use crate::limits::{FIBER_STACK_BYTES, GUEST_STACK_BYTES, Limits};
 use crate::loaded::LoadedEngine;
 use crate::store::State;
 use crate::ticker::Ticker;
+use crate::wasi::World;
 
 /// What everything loaded shares. Engines keep it alive after the [`Host`] is gone, since their calls need the clock.
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) limits: Limits,
-    _ticker: Ticker,
+    pub(crate) world: World,
+    ticker: Arc<Ticker>,
 }
 
 /// Loads components. One for the process; cheap to clone.
@@ -57,7 +59,16 @@ impl Host {
         config.cache(cache.map(open_cache).transpose()?);
         let engine = Engine::new(&config).map_err(|error| HostError::Engine(one_line(&format!("{error:#}"))))?;
         let ticker = Ticker::start(engine.clone()).map_err(|error| HostError::Engine(error.to_string()))?;
-        Ok(Self { shared: Arc::new(Shared { engine, limits, _ticker: ticker }) })
+        Ok(Self { shared: Arc::new(Shared { engine, limits, world: World::Usual, ticker: Arc::new(ticker) }) })
+    }
+
+    /// This host with another moment on its clocks, which also go on, and other random numbers. What it loads answers the
+    /// same as here, unless an answer depends on what an engine must not depend on.
+    #[must_use]
+    pub fn elsewhere(&self) -> Self {
+        let Shared { engine, limits, ticker, .. } = &*self.shared;
+        let (engine, limits, ticker) = (engine.clone(), limits.clone(), Arc::clone(ticker));
+        Self { shared: Arc::new(Shared { engine, limits, world: World::Other, ticker }) }
     }
 
     /// Loads a component: reads the file once, compares the pin (SHA-256, 64 hexadecimal digits), and on with

@@ -22,7 +22,7 @@ mod store;
 mod ticker;
 mod wasi;
 
-pub use artifact::Artifact;
+pub use artifact::{Artifact, Sizes};
 pub use contract::{CONTRACT_INTERFACE, CONTRACT_VERSION};
 pub use error::{HostError, LoadError, LoadReason};
 pub use host::Host;

@@ -56,16 +56,11 @@ impl LoadedEngine {
     ) -> Result<Self, LoadReason> {
         let shape = |why| LoadReason::Shape { version: contract.to_string(), why };
         let indices = SandboxEngineIndices::new(&instance).map_err(|error| shape(one_line(&format!("{error:#}"))))?;
-        let limit = shared.limits.describe;
         let guest = Arc::new(Guest { shared, instance, indices, in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)) });
-        let described = guest
-            .call(limit, async |guest, store| guest.sandbar_engine_engine().call_describe(store).await)
-            .await
-            .map_err(|failed| match failed {
-                Failed::Shape(why) => shape(why),
-                Failed::Broken(why) => LoadReason::Silent(why),
-            })?;
-        let descriptor = convert::descriptor(described);
+        let descriptor = guest.describe().await.map_err(|failed| match failed {
+            Failed::Shape(why) => shape(why),
+            Failed::Broken(why) => LoadReason::Silent(why),
+        })?;
         descriptor::check(&descriptor).map_err(LoadReason::Descriptor)?;
         Ok(Self {
             guest,
@@ -93,6 +88,19 @@ impl LoadedEngine {
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
+    }
+
+    /// Asks it once more what it is, in a fresh instance, and does not judge the answer: a host remembers the first one, and
+    /// only who doubts that the second is the same needs it.
+    ///
+    /// # Errors
+    ///
+    /// It did not answer.
+    pub async fn describe_again(&self) -> Result<Descriptor, EngineError> {
+        match self.guest.describe().await {
+            Ok(descriptor) => Ok(descriptor),
+            Err(Failed::Shape(why) | Failed::Broken(why)) => Err(EngineError::Broken(why)),
+        }
     }
 }
 
@@ -142,6 +150,13 @@ struct Guest {
 }
 
 impl Guest {
+    /// Asks what it is.
+    async fn describe(self: &Arc<Self>) -> Result<Descriptor, Failed> {
+        let limit = self.shared.limits.describe;
+        let ask = self.call(limit, async |guest, store| guest.sandbar_engine_engine().call_describe(store).await);
+        ask.await.map(convert::descriptor)
+    }
+
     /// Runs `ask` against a fresh instance, for no longer than `limit`.
     async fn call<R, A>(self: &Arc<Self>, limit: Duration, ask: A) -> Result<R, Failed>
     where
@@ -182,8 +197,8 @@ impl Guest {
         limit: Duration,
         ask: impl AsyncFnOnce(&SandboxEngine, &mut Store<State>) -> wasmtime::Result<R>,
     ) -> Result<R, Failed> {
-        let Shared { engine, limits, .. } = &*self.shared;
-        let mut store = fresh(engine, limits, limit);
+        let Shared { engine, limits, world, .. } = &*self.shared;
+        let mut store = fresh(engine, limits, *world, limit);
         let answer = Handle::current().block_on(timeout(limit, async {
             let instance = self.instance.instantiate_async(&mut store).await.map_err(Stopped::Guest)?;
             let guest = self.indices.load(&mut store, &instance).map_err(Stopped::Shape)?;

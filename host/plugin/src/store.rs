@@ -7,13 +7,14 @@ use wasmtime::{Engine, ResourceLimiter, Store, Trap, UpdateDeadline};
 use wasmtime_wasi::{WasiCtxView, WasiView};
 
 use crate::limits::{Limits, MAX_INSTANCES, MAX_MEMORIES, MAX_RESOURCES, MAX_TABLE_ELEMENTS, MAX_TABLES};
-use crate::wasi::Nothing;
+use crate::wasi::{Nothing, World};
 
 /// What a store carries: the meter, and the empty world behind WASI once the guest has looked at it.
 #[derive(Default)]
 pub(crate) struct State {
     /// Counts what the guest grows.
     pub(crate) meter: Meter,
+    world: World,
     wasi: Option<Nothing>,
 }
 
@@ -26,14 +27,14 @@ impl State {
 
 impl WasiView for State {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        self.wasi.get_or_insert_with(Nothing::new).view()
+        self.wasi.get_or_insert_with(|| Nothing::new(self.world)).view()
     }
 }
 
 /// A store for one call that may take `limit`.
-pub(crate) fn fresh(engine: &Engine, limits: &Limits, limit: Duration) -> Store<State> {
+pub(crate) fn fresh(engine: &Engine, limits: &Limits, world: World, limit: Duration) -> Store<State> {
     let meter = Meter { memory_limit: limits.memory_bytes, ..Meter::default() };
-    let mut store = Store::new(engine, State { meter, wasi: None });
+    let mut store = Store::new(engine, State { meter, world, wasi: None });
     store.limiter(|state| &mut state.meter);
     store.set_hostcall_fuel(limits.answer_bytes);
     store.set_max_component_handles(MAX_RESOURCES);

@@ -6,7 +6,8 @@
 //! that fails. Time stands still and random numbers are always the same ones, since an engine is a pure function.
 //! Waiting is real, and ended by the deadline of the call.
 
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use semver::Version;
 use wasmtime::component::ResourceTable;
@@ -55,6 +56,17 @@ pub(crate) fn is_allowed(import: &str) -> bool {
     ALLOWED.contains(&interface) && version.major == 0 && version.minor == 2 && version.pre.is_empty()
 }
 
+/// Which of two worlds stands behind the interfaces. In both there is nothing; they differ in what an answer must not depend
+/// on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum World {
+    /// The one in which engines serve: the beginning of Unix time, for ever.
+    #[default]
+    Usual,
+    /// Some later day, on clocks that go on, and with other random numbers.
+    Other,
+}
+
 /// The world of one call: empty.
 pub(crate) struct Nothing {
     ctx: WasiCtx,
@@ -65,7 +77,7 @@ pub(crate) struct Nothing {
 
 impl Nothing {
     /// An empty world.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(world: World) -> Self {
         let mut table = ResourceTable::new();
         table.set_max_capacity(MAX_RESOURCES);
         let last_words = LastWords::default();
@@ -75,11 +87,11 @@ impl Nothing {
             .allow_udp(false)
             .allow_ip_name_lookup(false)
             .socket_addr_check(|_, _| Box::pin(std::future::ready(false)))
-            .wall_clock(Standstill)
-            .monotonic_clock(Standstill)
-            .secure_random(same_numbers())
-            .insecure_random(same_numbers())
-            .insecure_random_seed(0)
+            .wall_clock(Clock(world))
+            .monotonic_clock(Clock(world))
+            .secure_random(same_numbers(world))
+            .insecure_random(same_numbers(world))
+            .insecure_random_seed(u128::from(world == World::Other))
             .max_random_size(MAX_RANDOM_BYTES)
             .stderr(last_words.clone())
             .build();
@@ -94,31 +106,47 @@ impl Nothing {
 
 /// Numbers that look random and are the same in every call. They repeat after 251 bytes; a prime, so that reads of any
 /// usual size do not fall into step with it.
-fn same_numbers() -> Deterministic {
-    Deterministic::new((0..251_u32).map(|i| u8::try_from((i * i * 7 + i * 131 + 89) % 251).unwrap_or(0)).collect())
+fn same_numbers(world: World) -> Deterministic {
+    let first = if world == World::Usual { 89 } else { 90 };
+    Deterministic::new((0..251_u32).map(|i| u8::try_from((i * i * 7 + i * 131 + first) % 251).unwrap_or(0)).collect())
 }
 
-/// A clock that shows the same moment in every call: the beginning of Unix time.
-struct Standstill;
+/// A clock that shows the same moment in every call of the usual world: the beginning of Unix time.
+struct Clock(World);
 
-impl HostWallClock for Standstill {
+/// Some day in 2033, as nanoseconds.
+const ANOTHER_DAY: u64 = 2_000_000_000_000_000_000;
+
+impl HostWallClock for Clock {
     fn resolution(&self) -> Duration {
         Duration::from_secs(1)
     }
 
     fn now(&self) -> Duration {
-        Duration::ZERO
+        match self.0 {
+            World::Usual => Duration::ZERO,
+            World::Other => Duration::from_nanos(ANOTHER_DAY) + started().elapsed(),
+        }
     }
 }
 
-impl HostMonotonicClock for Standstill {
+impl HostMonotonicClock for Clock {
     fn resolution(&self) -> u64 {
         1_000_000_000
     }
 
     fn now(&self) -> u64 {
-        0
+        match self.0 {
+            World::Usual => 0,
+            World::Other => ANOTHER_DAY + u64::try_from(started().elapsed().as_nanos()).unwrap_or_default(),
+        }
     }
+}
+
+/// When this process first asked: a clock that goes on has to begin somewhere.
+fn started() -> Instant {
+    static STARTED: OnceLock<Instant> = OnceLock::new();
+    *STARTED.get_or_init(Instant::now)
 }
 
 #[cfg(test)]

@@ -25,6 +25,9 @@ const PROFILE: [&str; 6] = [
     "profile.release.debug=false",
 ];
 
+/// What to do where there is no crate.
+const NAME_ONE: &str = "name the directory of an engine's crate, or make one with `sandbar engine new`";
+
 /// The crate of an engine.
 #[derive(Debug)]
 pub struct Guest {
@@ -55,6 +58,12 @@ struct Package {
     /// None for a package that is a directory on this machine.
     source: Option<String>,
     metadata: Option<serde_json::Value>,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    crate_types: Vec<String>,
 }
 
 /// The part of a line of `cargo build --message-format=json` that is read.
@@ -71,17 +80,29 @@ impl Guest {
     ///
     /// # Errors
     ///
-    /// If there is no package there, or its `[package.metadata.sandbar.grant]` holds a key that is not known.
+    /// If there is no package there, it has no library that can become a component, or its
+    /// `[package.metadata.sandbar.grant]` holds a key that is not known.
     pub fn read(options: &Options) -> Result<Self> {
+        let shown = options.crate_dir.display();
         let dir = options.crate_dir.canonicalize();
-        let dir = dir.with_context(|| format!("there is no directory {}", options.crate_dir.display()))?;
+        let dir = dir.with_context(|| format!("there is no directory {shown}; {NAME_ONE}"))?;
+        if !dir.is_dir() {
+            bail!("{shown} is no directory; {NAME_ONE}");
+        }
         let manifest = dir.join("Cargo.toml");
+        if !manifest.is_file() {
+            bail!("there is no Cargo.toml in {shown}; {NAME_ONE}");
+        }
         let mut cargo = cargo(&dir, options);
         cargo.args(["metadata", "--format-version=1", "--filter-platform", TARGET, "--manifest-path"]).arg(&manifest);
-        let metadata: Metadata = serde_json::from_slice(&stdout(cargo)?).context("reading what cargo metadata says")?;
+        let metadata = stdout(cargo, || format!("cargo cannot read {}", manifest.display()))?;
+        let metadata: Metadata = serde_json::from_slice(&metadata).context("reading what cargo metadata says")?;
 
         let package = metadata.packages.iter().find(|package| package.manifest_path == manifest);
-        let package = package.with_context(|| format!("{} names no package", manifest.display()))?;
+        let package = package.with_context(|| format!("{shown} is a workspace and no crate; {NAME_ONE}"))?;
+        if !package.targets.iter().any(|target| target.crate_types.iter().any(|kind| kind == "cdylib")) {
+            bail!("`{}` is no engine: its Cargo.toml needs `[lib] crate-type = [\"cdylib\", \"rlib\"]`", package.name);
+        }
         let grant = package.metadata.as_ref().and_then(|metadata| metadata.pointer("/sandbar/grant"));
         let grant = grant.map(Grant::deserialize).transpose();
         let grant = grant.with_context(|| format!("[package.metadata.sandbar.grant] in {}", manifest.display()))?;
@@ -107,7 +128,7 @@ impl Guest {
     ///
     /// # Errors
     ///
-    /// If it does not compile, or its library is no `cdylib`.
+    /// If it does not compile.
     pub fn compile(&self, toolchain: &Toolchain, options: &Options) -> Result<PathBuf> {
         let mut cargo = cargo(&self.dir, options);
         cargo.args(["build", "--lib", "--release", "--target", TARGET, "--message-format=json-render-diagnostics"]);
@@ -125,16 +146,15 @@ impl Guest {
         cargo.env("CARGO_ENCODED_RUSTFLAGS", self.rustflags(toolchain));
 
         let manifest = self.manifest.as_path();
-        let module = stdout(cargo)?
+        let what = || format!("`{}` does not compile for {TARGET}", self.name);
+        let module = stdout(cargo, what)?
             .split(|byte| *byte == b'\n')
             .filter_map(|line| serde_json::from_slice::<Message>(line).ok())
             .filter(|message| message.reason == "compiler-artifact")
             .filter(|message| message.manifest_path.as_deref() == Some(manifest))
             .flat_map(|message| message.filenames)
             .find(|file| file.extension().is_some_and(|extension| extension == "wasm"));
-        module.with_context(|| {
-            format!("`{}` has no module: it needs `[lib] crate-type = [\"cdylib\", \"rlib\"]`", self.name)
-        })
+        module.with_context(|| format!("cargo made no module of `{}`", self.name))
     }
 
     /// The flags of the compiler, with one for each directory to hide. They replace whatever the environment says, which
@@ -164,11 +184,12 @@ fn cargo(dir: &Path, options: &Options) -> Command {
     cargo
 }
 
-/// Runs it, and takes its standard output. What it has to say to people goes where this process's does.
-fn stdout(mut command: Command) -> Result<Vec<u8>> {
-    let output = command.output().context("running cargo")?;
+/// Runs it, and takes its standard output. What it has to say to people goes where this process's does; `failure` is what
+/// it failed to do.
+fn stdout(mut command: Command, failure: impl Fn() -> String) -> Result<Vec<u8>> {
+    let output = command.output().context("cargo cannot be run; install Rust from https://rustup.rs")?;
     if !output.status.success() {
-        bail!("cargo failed ({}); what it said stands above", output.status);
+        bail!("{}: why stands above", failure());
     }
     Ok(output.stdout)
 }
@@ -176,4 +197,20 @@ fn stdout(mut command: Command) -> Result<Vec<u8>> {
 fn cargo_home() -> Option<PathBuf> {
     let set = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     set.or_else(|| Some(std::env::home_dir()?.join(".cargo")))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_failed_and_where_to_look() {
+        let said = |program: &str| {
+            let failed = stdout(Command::new(program), || "`thing` does not compile".to_owned());
+            format!("{:#}", failed.unwrap_err())
+        };
+        assert_eq!(said("false"), "`thing` does not compile: why stands above");
+        assert!(said("/nowhere/cargo").starts_with("cargo cannot be run; install Rust from https://rustup.rs"));
+    }
 }

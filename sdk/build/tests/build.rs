@@ -48,12 +48,44 @@ fn an_engine_becomes_a_small_component_without_imports_or_paths() {
     assert_eq!(pin.grant.variables, ["REDIS_URL"]);
 }
 
-#[test]
-fn a_directory_without_a_crate_is_named() {
+/// What the build says about a directory with these files: one line, whatever it is.
+fn refused(files: &[(&str, &str)]) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let missing = dir.path().join("nothing");
-    let error = build(&Options::new(&missing, dir.path())).unwrap_err();
-    assert!(error.to_string().contains("nothing"), "{error:#}");
+    for (path, text) in files {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let options = Options { offline: true, ..Options::new(dir.path().join("crate"), dir.path().join("out")) };
+    let said = format!("{:#}", build(&options).unwrap_err());
+    assert!(!said.contains('\n'), "{said}");
+    assert!(!dir.path().join("out").exists(), "nothing is written");
+    said
+}
+
+#[test]
+fn what_is_no_crate_is_told_with_what_to_do() {
+    for (files, says) in [
+        (&[][..], "there is no directory"),
+        (&[("crate", "")], "is no directory"),
+        (&[("crate/src/lib.rs", "")], "there is no Cargo.toml"),
+        (&[("crate/Cargo.toml", "[workspace]\n")], "is a workspace and no crate"),
+    ] {
+        let said = refused(files);
+        assert!(said.contains(says) && said.contains("`sandbar engine new`"), "{said}");
+    }
+    assert!(refused(&[("crate/Cargo.toml", "[package\n")]).contains("cargo cannot read"));
+}
+
+/// The manifest of a package without dependencies.
+fn manifest(lib: &str) -> String {
+    format!("[package]\nname = \"thing\"\nversion = \"0.1.0\"\nedition = \"2024\"\n{lib}\n[workspace]\n")
+}
+
+#[test]
+fn a_crate_of_something_else_is_told_what_it_lacks() {
+    let said = refused(&[("crate/Cargo.toml", &manifest("")), ("crate/src/main.rs", "fn main() {}")]);
+    assert!(said.contains("`thing` is no engine") && said.contains("crate-type"), "{said}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 
 mod account;
+mod authors;
 mod boxes;
 mod components;
 mod connections;

@@ -67,8 +67,7 @@ fn the_same_seed_plays_the_same_schedule() {
         lines.sort();
         lines
     };
-    let some: [(u64, fn(u64) -> Schedule); 2] = [(50, Schedule::draw), (25, Schedule::draw_keeping)];
-    for (seeds, draw) in some {
+    for (seeds, draw) in [(50, Schedule::draw as fn(u64) -> Schedule), (25, Schedule::draw_keeping)] {
         for seed in 0..seeds {
             assert_eq!(play(seed, draw), play(seed, draw), "seed {seed}");
         }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use sandbar_core::engine::Engine as _;
+use sandbar_plugin::{Artifact, Host};
 
 use crate::fixture::{
-    EMPTY_RECIPE, HASTE, SCRATCH, Text, answers, broken, harmless, load, load_hasty, provoking, soon,
+    EMPTY_RECIPE, HASTE, SCRATCH, Text, answers, broken, harmless, host, load, load_hasty, provoking, soon,
 };
 
 /// An import, and the definition that uses it.
@@ -173,6 +174,35 @@ async fn the_same_question_gets_the_same_answer() {
     let first = soon(engine.plan(&harmless())).await.unwrap();
     assert_ne!(first.container.shm_bytes, 0);
     assert_eq!(soon(engine.plan(&harmless())).await.unwrap(), first);
+}
+
+#[tokio::test]
+async fn elsewhere_time_and_chance_are_others() {
+    let random = importing(
+        &["random/random"],
+        &[("random/random", "get-random-u64", "(result i64)")],
+        &format!("(i64.store offset=80 (i32.const {SCRATCH}) (call $get-random-u64)) (i32.const {SCRATCH})"),
+    );
+    let clock = importing(
+        &["clocks/monotonic-clock"],
+        &[("clocks/monotonic-clock", "now", "(result i64)")],
+        &format!("(i64.store offset=80 (i32.const {SCRATCH}) (call $now)) (i32.const {SCRATCH})"),
+    );
+    let wall = Text {
+        plan: format!("(call $wall-now (i32.const {})) (i32.const {SCRATCH})", SCRATCH + 80),
+        ..importing(&["clocks/wall-clock"], &[], "")
+    };
+    let import = r#"(import "wasi:clocks/wall-clock@0.2.0" "now" (func $wall-now (param i32)))"#;
+    let wall = Text { beside: wall.beside.clone() + import, ..wall };
+    for text in [random, clock, wall] {
+        let artifact = Artifact::from_bytes(text.build()).unwrap();
+        let shm = async |host: Host| {
+            let engine = host.load_artifact(artifact.clone()).await.unwrap();
+            assert_eq!(engine.describe_again().await.unwrap(), *engine.descriptor());
+            soon(engine.plan(&harmless())).await.unwrap().container.shm_bytes
+        };
+        assert_ne!(shm(host()).await, shm(host().elsewhere()).await);
+    }
 }
 
 #[tokio::test]
