@@ -168,15 +168,21 @@ mod tests {
                 "Ports": [{"IP": "0.0.0.0", "PrivatePort": 1, "PublicPort": 5, "Type": "tcp"},
                           {"IP": "127.0.0.1", "PrivatePort": 6379, "PublicPort": 40001, "Type": "tcp"},
                           {"PrivatePort": 7, "Type": "tcp"}],
-                "NetworkSettings": {"Networks": {"net": {"IPAddress": "172.18.0.2"}, "more": {"IPAddress": "10.0.0.1"}}}}"#,
+                "NetworkSettings": {"Networks": {"net": {"IPAddress": "172.18.0.2"}, "more":
+                    {"IPAddress": "10.0.0.1", "GlobalIPv6Address": "fd00::2"}}}}"#,
         );
         let from_inspect = inspect(
             r#"{"Id": "1f", "Name": "/a", "Created": "2026-01-02T03:04:05.678901234Z",
                 "State": {"Status": "running", "Running": true}, "Config": {"Labels": {"k": "v"}},
                 "NetworkSettings": {"Ports": {"6379/tcp": [{"HostIp": "127.0.0.1", "HostPort": "40001"}], "7/tcp": null},
-                    "Networks": {"net": {"IPAddress": "172.18.0.2"}}}}"#,
+                    "Networks": {"net": {"IPAddress": "172.18.0.2"},
+                        "more": {"IPAddress": "10.0.0.1", "GlobalIPv6Address": "fd00::2"}}}}"#,
         );
         assert_eq!(from_list, from_inspect);
+        assert_eq!(
+            from_list.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["10.0.0.1", "172.18.0.2", "fd00::2"]
+        );
         assert_eq!(from_list.address.as_deref(), Some("172.18.0.2"));
         assert_eq!(from_list.published_port, Some(40001));
     }
