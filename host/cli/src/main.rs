@@ -40,7 +40,7 @@ enum Command {
         #[arg(long, default_value = "sandbar.toml")]
         config: PathBuf,
     },
-    /// Remove what an installation left whose state directory is lost: its containers and its network.
+    /// Remove what an installation left whose state directory is lost: its containers and its networks.
     Sweep {
         /// Its id: the label `<namespace>.installation` of its containers.
         #[arg(long)]

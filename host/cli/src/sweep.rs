@@ -52,9 +52,15 @@ pub(crate) async fn sweep(config_path: &Path, installation: &str, dry_run: bool)
     if !dry_run {
         runtime.retire().await?;
     }
-    let done = if dry_run { "would remove" } else { "removed" };
+    let left = if dry_run { Vec::new() } else { runtime.own_networks().await? };
     for network in networks {
-        println!("{done} the network {network}");
+        if dry_run {
+            println!("would remove the network {network}");
+        } else if left.contains(&network) {
+            println!("the network {network} stays: another installation uses it");
+        } else {
+            println!("removed the network {network}");
+        }
     }
     Ok(())
 }

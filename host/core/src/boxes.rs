@@ -32,7 +32,9 @@ pub const LONGEST_READ: u64 = 1 << 20;
 const LARGEST_ARTIFACT: u64 = 64 << 20;
 /// How many entries one listing answers at most.
 const LONGEST_LISTING: usize = 2_000;
-/// First pause between two looks at how much a running command has written. Looks get rarer where they take long.
+/// When a running command is first looked at for how much it has written: most are over by then.
+const FIRST_LOOK: Duration = Duration::from_millis(200);
+/// Pause between two looks after that. They get rarer where they take long.
 const BUDGET_EVERY: Duration = Duration::from_secs(1);
 
 /// What is to be run.
@@ -169,11 +171,15 @@ impl Host {
         cancel: &CancellationToken,
     ) -> (T, Option<Error>) {
         let watch = async {
-            let mut pause = BUDGET_EVERY;
+            // Only what grows is ended: whoever is over its share may remove, and all may go on working where others took it.
+            let before = self.used(work).await.unwrap_or_default();
+            let mut pause = FIRST_LOOK;
             loop {
                 tokio::time::sleep(pause).await;
                 let began = tokio::time::Instant::now();
-                if let Ok(Some(over)) = self.over_budget(work, 0).await {
+                if let Ok(Some(over)) = self.over_budget(work, 0).await
+                    && self.used(work).await.is_ok_and(|used| used > before)
+                {
                     return over;
                 }
                 pause = BUDGET_EVERY.max(began.elapsed() * 10);
@@ -187,6 +193,12 @@ impl Host {
                 (command.await, Some(over))
             }
         }
+    }
+
+    /// What a box holds.
+    async fn used(&self, work: &WorkFolder) -> Result<u64, FolderError> {
+        let Some(folders) = self.folders_if_any() else { return Ok(0) };
+        folders.usage(&work.folder, u64::MAX).await
     }
 
     /// What is to be answered where the box, or all boxes together, would hold more than they may with so many bytes more.

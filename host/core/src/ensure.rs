@@ -30,6 +30,7 @@ use crate::registry::Entry;
 use crate::runtime::{Runtime, RuntimeError, Unit, UnitState};
 use crate::sandbox::{Live, Serving, Want};
 use crate::store::Store;
+use crate::unheard::Unheard;
 
 /// How often a name is tried that is taken by what is going.
 const NAME_TRIES: usize = 5;
@@ -93,6 +94,7 @@ pub struct Ensure {
     pub(crate) folders: Option<Arc<dyn Folders>>,
     generation: AtomicU64,
     certain: Mutex<Certain>,
+    pub(crate) unheard: Unheard,
 }
 
 /// Containers of which it is known that they run since they were made: they were looked at, and none of them was told to
@@ -158,6 +160,7 @@ impl Ensure {
             folders,
             generation: AtomicU64::new(start << 20),
             certain: Mutex::default(),
+            unheard: Unheard::default(),
         }
     }
 
@@ -178,6 +181,7 @@ impl Ensure {
             images: &self.limits.images,
             publish: self.limits.publish,
             folders: self.folders.as_deref(),
+            unheard: &self.unheard,
         }
     }
 
@@ -306,7 +310,7 @@ impl Ensure {
         for serving in live.services.values_mut() {
             let unit = units.iter().find(|u| u.id == serving.id && u.name == serving.name);
             // One that was taken out of the network runs, and nobody reaches it.
-            let networked = serving.work.as_ref().is_none_or(|work| work.address.is_some());
+            let networked = serving.work.as_ref().is_none_or(|work| work.networked);
             let reached = |u: &&Unit| u.state == UnitState::Running && u.address.is_some() == networked;
             match unit.filter(reached) {
                 Some(unit) => {

@@ -214,6 +214,7 @@ impl Host {
     pub async fn run(self: Arc<Self>) {
         let mut told = false;
         while let Err(e) = recover(&self.registry, &self.people).await {
+            self.registry.unheard().complete();
             if !std::mem::replace(&mut told, true) {
                 tracing::warn!(error = %e, "the container runtime cannot be asked what exists; trying again");
             }
@@ -246,7 +247,10 @@ impl Host {
                 () = departed.next() => continue,
             };
             match event {
-                Some(Event::Ended { id, labels, .. }) if self.names.are_ours(&labels) => self.registry.doubt(&id),
+                Some(Event::Ended { id, labels, .. }) if self.names.are_ours(&labels) => {
+                    self.registry.doubt(&id);
+                    self.registry.unheard().forget(&id);
+                }
                 Some(Event::Ended { id, name, labels }) => departed.ended(&id, &name, &labels),
                 Some(Event::Interrupted) => self.registry.doubt_all(true),
                 Some(Event::Resumed) => self.registry.doubt_all(false),
@@ -289,9 +293,10 @@ impl Host {
         &self.people
     }
 
-    /// Whether a box has this address: nothing in a box may talk to the host.
-    pub fn is_box_address(&self, address: IpAddr) -> bool {
-        self.registry.is_box_address(address)
+    /// Whether a caller from this address is not heard: nothing in a box may talk to the host, and as long as it is not known
+    /// which boxes there are nobody is heard but from this machine.
+    pub fn is_unheard(&self, address: IpAddr) -> bool {
+        self.registry.unheard().is(address)
     }
 
     /// Whether the host takes requests.

@@ -193,6 +193,7 @@ impl Ensure {
                 });
             }
         };
+        self.unheard.note(&unit, &self.names);
         let woken = tokio::select! {
             biased;
             () = cancel.cancelled() => Err(failure::released()),

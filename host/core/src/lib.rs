@@ -33,6 +33,7 @@ pub mod sandbox;
 pub mod secret;
 pub mod store;
 pub mod template;
+mod unheard;
 pub mod verb;
 
 #[cfg(test)]

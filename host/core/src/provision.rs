@@ -2,7 +2,6 @@
 //! whatever happens: when it answers an error, nothing of it is left, or what is left is on the books.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -25,6 +24,7 @@ use crate::progress::ProgressSink;
 use crate::runtime::{ExecOutput, ExecPlan, Exit, PutError, PutStep, Runtime, RuntimeError, Unit, UnitPlan, UnitState};
 use crate::sandbox::{Serving, WorkFolder};
 use crate::secret::{random_hex, shown_lines};
+use crate::unheard::Unheard;
 
 /// First pause between two probes: most services take a few hundred milliseconds, and a probe costs the daemon little.
 const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(20);
@@ -68,6 +68,8 @@ pub struct Maker<'a> {
     pub publish: bool,
     /// What keeps work folders, where that is possible.
     pub folders: Option<&'a dyn Folders>,
+    /// Who is not heard.
+    pub(crate) unheard: &'a Unheard,
 }
 
 impl Maker<'_> {
@@ -139,6 +141,7 @@ impl Maker<'_> {
                 return Err(self.put_failed(service, &plan, e));
             }
         };
+        self.unheard.note(&unit, self.names);
         let work = Confirm {
             maker: self,
             service,
@@ -219,13 +222,8 @@ pub fn serving(
         variables: recipe.variables.clone(),
         created: unit.created,
         run: unit.run.clone(),
-        work: work.map(|(folder, user)| WorkFolder { folder, user, address: address(unit) }),
+        work: work.map(|(folder, user)| WorkFolder { folder, user, networked: unit.address.is_some() }),
     }
-}
-
-/// A unit's address. What cannot be read is no address of the network, so the unit counts as having none.
-fn address(unit: &Unit) -> Option<IpAddr> {
-    unit.address.as_ref()?.parse().ok()
 }
 
 /// The part of making that runs commands in the container; also what adoption does to be sure of one.

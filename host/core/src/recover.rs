@@ -41,6 +41,8 @@ pub async fn recover(registry: &Registry, people: &People) -> Result<()> {
     let mut units = ensure.runtime.list(&labels).await?;
     // Looked at again here: nothing without our labels is ever touched, whatever a listing answers.
     units.retain(|unit| names.are_ours(&unit.labels));
+    units.iter().for_each(|unit| registry.unheard().note(unit, &names));
+    registry.unheard().complete();
     let catalog = ensure.catalog.current();
     let keyed = keyed(ensure, &catalog, people)?;
     // The runtime went away half way: nothing is decided on half of the answers.

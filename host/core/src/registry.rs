@@ -7,7 +7,6 @@
 //! nothing but the map in which their entries are found.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +28,7 @@ use crate::progress::Progress;
 use crate::runtime::Unit;
 use crate::sandbox::{Live, Serving, Want};
 use crate::store::KeptRow;
+use crate::unheard::Unheard;
 
 /// How long a release waits until names are free and what was being made is gone; it goes on behind after that.
 const RELEASE_WAIT: Duration = Duration::from_secs(10);
@@ -446,17 +446,9 @@ impl Registry {
         self.release_if(owner, "its lease ran out and it does not run", idle).await;
     }
 
-    /// Whether a box has this address.
-    pub fn is_box_address(&self, address: IpAddr) -> bool {
-        let has = |live: &Live| {
-            live.services.values().any(|s| s.work.as_ref().is_some_and(|work| work.address == Some(address)))
-        };
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.values().any(|entry| match &*entry.lock() {
-            State::Live(live) => has(live),
-            State::Making(flight) => flight.had.as_ref().is_some_and(has),
-            State::Absent | State::LettingGo(_) => false,
-        })
+    /// Who is not heard.
+    pub(crate) fn unheard(&self) -> &Unheard {
+        &self.ensure.unheard
     }
 
     /// Puts to sleep or closes what stands alone and has not been in use for long enough.

@@ -4,6 +4,7 @@
 //! Every method has a deadline of its own inside the implementation and ends; none of them retries.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -122,6 +123,8 @@ pub struct Unit {
     /// The address under which the service answers inside the sandbox network; an IPv6 address without brackets. `None`
     /// while it does not run.
     pub address: Option<String>,
+    /// Every address that it has while it runs, in whatever network.
+    pub addresses: Vec<IpAddr>,
     /// The port on this machine's loopback, where it is published.
     pub published_port: Option<u16>,
     /// Labels.

@@ -1,7 +1,6 @@
 //! What a sandbox is while it lives, what a call wants of one, and the evidence an agent gets.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -73,8 +72,8 @@ pub struct WorkFolder {
     pub folder: Folder,
     /// Whom its files belong to: the box's user.
     pub user: Ids,
-    /// The box's address in the sandbox network; none where it has no network.
-    pub address: Option<IpAddr>,
+    /// Whether the box is in the sandbox network.
+    pub networked: bool,
 }
 
 impl Serving {
@@ -82,7 +81,7 @@ impl Serving {
     pub fn lacks_nothing(&self, features: &BTreeSet<String>, want: &Want) -> bool {
         self.superuser == want.superuser
             && self.features.is_superset(features)
-            && self.work.as_ref().is_none_or(|work| work.address.is_some() == want.box_network)
+            && self.work.as_ref().is_none_or(|work| work.networked == want.box_network)
     }
 
     /// The work folder that goes with it, where it is throwaway.

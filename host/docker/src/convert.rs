@@ -1,6 +1,7 @@
 //! From what Docker lists and inspects to the core's units. Pure functions over bollard's types.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bollard::models::{
@@ -22,10 +23,12 @@ pub(crate) fn listed(container: ContainerSummary, network: &str) -> Option<Unit>
     let names = container.names.unwrap_or_default();
     let name =
         names.iter().map(|name| plain_name(name)).find(|name| !name.contains('/')).unwrap_or_default().to_owned();
+    let networks = container.network_settings.and_then(|settings| settings.networks);
     Some(Unit {
         id: container.id?,
         name,
-        address: container.network_settings.and_then(|settings| address(settings.networks, network, state)),
+        addresses: addresses(networks.as_ref(), state),
+        address: address(networks, network, state),
         published_port: published,
         labels: labels(container.labels),
         state,
@@ -42,6 +45,7 @@ pub(crate) fn inspected(container: ContainerInspectResponse, network: &str) -> O
     Some(Unit {
         id: container.id?,
         name: plain_name(container.name.as_deref().unwrap_or_default()).to_owned(),
+        addresses: addresses(networks.as_ref(), state),
         address: address(networks, network, state),
         published_port: published(ports),
         labels: labels(container.config.and_then(|config| config.labels)),
@@ -84,6 +88,20 @@ pub(crate) fn inspected_state(state: Option<&ContainerState>) -> UnitState {
         _ if is(state.running) => UnitState::Running,
         _ => UnitState::Ended,
     }
+}
+
+/// The addresses in every network, which is none for what has ended.
+fn addresses(networks: Option<&HashMap<String, EndpointSettings>>, state: UnitState) -> Vec<IpAddr> {
+    if !matches!(state, UnitState::Running | UnitState::Paused) {
+        return Vec::new();
+    }
+    let all = networks.into_iter().flat_map(HashMap::values);
+    let mut all: Vec<_> = all
+        .flat_map(|endpoint| [&endpoint.ip_address, &endpoint.global_ipv6_address])
+        .filter_map(|address| address.as_ref()?.parse().ok())
+        .collect();
+    all.sort_unstable();
+    all
 }
 
 fn address(networks: Option<HashMap<String, EndpointSettings>>, network: &str, state: UnitState) -> Option<String> {
@@ -150,15 +168,21 @@ mod tests {
                 "Ports": [{"IP": "0.0.0.0", "PrivatePort": 1, "PublicPort": 5, "Type": "tcp"},
                           {"IP": "127.0.0.1", "PrivatePort": 6379, "PublicPort": 40001, "Type": "tcp"},
                           {"PrivatePort": 7, "Type": "tcp"}],
-                "NetworkSettings": {"Networks": {"net": {"IPAddress": "172.18.0.2"}, "more": {"IPAddress": "10.0.0.1"}}}}"#,
+                "NetworkSettings": {"Networks": {"net": {"IPAddress": "172.18.0.2"}, "more":
+                    {"IPAddress": "10.0.0.1", "GlobalIPv6Address": "fd00::2"}}}}"#,
         );
         let from_inspect = inspect(
             r#"{"Id": "1f", "Name": "/a", "Created": "2026-01-02T03:04:05.678901234Z",
                 "State": {"Status": "running", "Running": true}, "Config": {"Labels": {"k": "v"}},
                 "NetworkSettings": {"Ports": {"6379/tcp": [{"HostIp": "127.0.0.1", "HostPort": "40001"}], "7/tcp": null},
-                    "Networks": {"net": {"IPAddress": "172.18.0.2"}}}}"#,
+                    "Networks": {"net": {"IPAddress": "172.18.0.2"},
+                        "more": {"IPAddress": "10.0.0.1", "GlobalIPv6Address": "fd00::2"}}}}"#,
         );
         assert_eq!(from_list, from_inspect);
+        assert_eq!(
+            from_list.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["10.0.0.1", "172.18.0.2", "fd00::2"]
+        );
         assert_eq!(from_list.address.as_deref(), Some("172.18.0.2"));
         assert_eq!(from_list.published_port, Some(40001));
     }

@@ -88,6 +88,7 @@ any_mark=$1
 echo here
 # Nobody orders anything any more where the line does not come.
 read -r alone patience value || exit 2
+echo heard
 mark=$any_mark$value
 seconds
 end=$((now + patience))

@@ -102,11 +102,15 @@ impl Guard {
 
     /// Gives the order, and answers the script's exit code.
     async fn end(self, docker: &Docker, mark: &str, alone: bool, patience: Duration) -> Result<i64> {
-        let Started { output, mut input } = self.started;
+        let Started { mut output, mut input } = self.started;
         let order = format!("{} {} {mark}\n", u8::from(alone), patience.as_secs());
         // One that is not there any more has an exit code that tells.
         if input.write_all(order.as_bytes()).await.is_ok() {
             let _ = input.flush().await;
+            // One that was stopped says nothing, and another has to do it.
+            if tokio::time::timeout(limits::GUARD_SPEAKS, output.next()).await.is_err() {
+                return Ok(LEFT);
+            }
         }
         let mut said = Said::default();
         let code = exec::collect(output, || exec::state(docker, &self.exec), &mut said).await?;

@@ -84,6 +84,10 @@ pub(crate) const ENDING: Duration = Duration::from_secs(10);
 /// within a quarter of a second.
 pub(crate) const ENDING_AS_USER: Duration = Duration::from_secs(6);
 
+/// How long a guard may take to say that it heard its order: far longer than it needs on a busy machine, and short enough for
+/// another to be done in time.
+pub(crate) const GUARD_SPEAKS: Duration = Duration::from_millis(1500);
+
 /// How long the end of a container may come after that of a command in it that was killed. The kernel kills all that is in
 /// a container before its first process is gone, and Docker tells of each within some milliseconds; a command that was
 /// killed by itself is answered later by this.

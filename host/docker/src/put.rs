@@ -1,7 +1,7 @@
 //! Making a unit: image, network, container, files, start. Read [`Maker::put`] from top to bottom.
 
 use bollard::Docker;
-use bollard::models::{ContainerCreateBody, ImageInspect};
+use bollard::models::{ContainerCreateBody, ImageInspect, MountPoint};
 use bollard::query_parameters::{CreateContainerOptions, StartContainerOptions, UploadToContainerOptions};
 use sandbar_core::crash;
 use sandbar_core::progress::ProgressSink;
@@ -127,7 +127,12 @@ impl Maker {
         let mode = found.host_config.as_ref().and_then(|config| config.network_mode.as_deref());
         let networked = mode == Some(self.network.name.as_str());
         let joined = found.network_settings.as_ref().and_then(|settings| settings.networks.as_ref());
-        let shielded = joined.is_some_and(|networks| networks.len() > 1);
+        let bind = |mount: &MountPoint| mount.typ.as_deref() == Some("bind");
+        let is_box = networked && found.mounts.as_ref().is_some_and(|mounts| mounts.iter().any(bind));
+        if is_box && joined.is_none_or(|networks| networks.len() < 2) {
+            self.nowhere.ensure(docker).await?;
+            self.nowhere.join(docker, id).await?;
+        }
         if found.state.as_ref().is_some_and(|state| state.paused == Some(true)) {
             within(limits::START, docker.unpause_container(id)).await?;
         }
@@ -136,7 +141,7 @@ impl Maker {
             Err(RuntimeError::NotFound(message)) if networked && network::is_lost(&message) => {
                 self.network.ensure(docker).await?;
                 self.network.join(docker, id).await?;
-                if shielded {
+                if is_box {
                     self.nowhere.ensure(docker).await?;
                     self.nowhere.join(docker, id).await?;
                 }

@@ -26,6 +26,6 @@ pub async fn serve(
     down: watch::Receiver<bool>,
 ) {
     let boxes = Arc::clone(&host);
-    let unheard = Arc::new(move |address| boxes.is_box_address(address));
+    let unheard = Arc::new(move |address| boxes.is_unheard(address));
     connections::serve(routes::router(host, allowed), listeners, bounds, unheard, down).await;
 }

@@ -352,6 +352,8 @@ fn all_boxes_together_may_not_hold_more_than_their_share() {
     assert!(write(&two, 1_800_000).error("message").contains("all work folders together"));
     let fill = json!({ "service": "home", "command": "yes | head -c 1900000 > g; sleep 600" });
     assert!(two.call("run_command", &fill).error("remediate").contains("max_total_bytes"));
+    // Who adds nothing goes on, also for as long as there is no room.
+    assert_eq!(out(&one, "home", "sleep 3; echo done"), "done");
     out(&two, "home", "rm g");
     write(&two, 1_000_000).evidence();
     // Also what a box holds that nobody has used since the host started.

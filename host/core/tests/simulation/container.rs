@@ -87,6 +87,7 @@ impl Container {
             id: self.id.clone(),
             name: self.name.clone(),
             address: self.address.clone().filter(|_| up),
+            addresses: Vec::new(),
             published_port: self.published_port.filter(|_| up),
             labels: self.labels.clone(),
             state: self.state,

@@ -67,10 +67,11 @@ fn the_same_seed_plays_the_same_schedule() {
         lines.sort();
         lines
     };
-    for (seeds, draw) in [(50, Schedule::draw as fn(u64) -> Schedule), (25, Schedule::draw_keeping)] {
-        for seed in 0..seeds {
-            assert_eq!(play(seed, draw), play(seed, draw), "seed {seed}");
-        }
+    for seed in 0..50 {
+        assert_eq!(play(seed, Schedule::draw), play(seed, Schedule::draw), "seed {seed}");
+    }
+    for seed in 0..25 {
+        assert_eq!(play(seed, Schedule::draw_keeping), play(seed, Schedule::draw_keeping), "seed k{seed}");
     }
 }
 

@@ -314,3 +314,15 @@ async fn a_command_that_kills_its_guard_is_ended_by_another() {
     assert_eq!((output.code, output.gone), (124, true));
     assert_eq!(bench.processes(&unit).await, [] as [&str; 0]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_stops_its_guard_is_ended_by_another() {
+    let bench = Bench::new().await;
+    let unit = bench.put(&bench.room("a", IMAGE)).await;
+    let stop = "for p in /proc/[0-9]*; do $BB grep -q '[w]aits for its order' $p/cmdline && kill -s STOP ${p#/proc/} && echo stopped; done
+                exec sleep 301";
+    let plan = RunPlan { timeout: Duration::from_secs(2), ..line(stop) };
+    let output = run(&bench, &unit, &plan).await.expect("it runs");
+    assert_eq!((output.code, output.gone, text(&output.stdout).as_str()), (124, true, "stopped\n"));
+    assert!(!has(&bench, &unit, &["sleep 301"]).await);
+}

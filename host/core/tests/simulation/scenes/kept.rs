@@ -312,6 +312,9 @@ fn a_create_that_loses_against_a_release_only_forgets_what_is_retained() {
                 tokio::time::sleep(SOON).await;
                 s.look_at_rest(&host, "at rest");
                 assert!(!s.is_up("a1/box@depot") && !s.is_up("a1/pg@depot"), "had {had}, {ms} ms");
+                let whole = s.store.kept().unwrap().iter().filter(|row| row.made).count();
+                let data = s.world.with(|inner| inner.disk.volumes.len() + inner.disk.folders.len());
+                assert_eq!(data, whole, "had {had}, {ms} ms: nothing is left of what was never whole");
                 let again = s.ask(&host, 0).await.unwrap();
                 if let Some(before) = before {
                     assert_eq!(again["pg"], before["pg"], "had {had}, {ms} ms");
