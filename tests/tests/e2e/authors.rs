@@ -307,7 +307,7 @@ fn the_guide_works() {
         .unwrap();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
-    assert_eq!(out.matches(" 0 failed").count(), 2, "{out}");
+    assert_eq!(out.matches(" ok, 0 failed, ").count(), 2, "{out}");
     for said in ["verify: `counters`", "neighbour", "CACHE_URL", "databases = \"16\"", "control p99", "\n1\n"] {
         assert!(out.contains(said), "no {said:?} in {out}\n{err}");
     }
