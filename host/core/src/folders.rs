@@ -123,6 +123,9 @@ pub trait Folders: Send + Sync + 'static {
     /// Gives the folder itself to a user.
     async fn give(&self, folder: &Folder, to: Ids) -> Result<()>;
 
+    /// Whom the folder itself was given to, if to anybody.
+    async fn given(&self, folder: &Folder) -> Result<Option<Ids>>;
+
     /// Reads of a regular file at most `limit` bytes from `offset` on.
     async fn read(&self, folder: &Folder, path: &str, offset: u64, limit: u64) -> Result<Content>;
 

@@ -2,10 +2,12 @@
 //! whatever happens: when it answers an error, nothing of it is left, or what is left is on the books.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
+use futures_util::future::{Either, select};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +17,7 @@ use crate::crash;
 use crate::engine::{EngineError, Step};
 use crate::error::listed;
 use crate::failure::{self, Failure};
-use crate::folders::{Folder, Folders, Ids};
+use crate::folders::{Folder, FolderError, Folders, Ids};
 use crate::leaving::Leaving;
 use crate::name::Names;
 use crate::owner::Owner;
@@ -34,6 +36,8 @@ const LONGEST_PROBE_PAUSE: Duration = Duration::from_millis(400);
 const STEPS_DEADLINE: Duration = Duration::from_secs(60);
 /// How many lines are asked of a container that failed; [`shown_lines`] cuts further.
 const LOG_LINES: usize = 40;
+/// Where the kernel says who a process is.
+const STATUS: &str = "/proc/self/status";
 
 /// Why nothing was made.
 #[derive(Debug, Clone)]
@@ -255,8 +259,8 @@ impl Confirm<'_> {
             if self.checked.recipe().container.port.is_some() && self.unit.address.is_none() {
                 return Err(self.failed("start", "it has no address in the sandbox network".to_owned()).await);
             }
-            let user = self.share().await?;
-            self.ready(Duration::from_millis(self.checked.recipe().deadline_ms.into())).await?;
+            let deadline = Duration::from_millis(self.checked.recipe().deadline_ms.into());
+            let user = self.shared_and_ready(deadline).await?;
             self.steps("setup", &self.checked.recipe().setup).await?;
             self.steps("verify", &self.checked.recipe().verify).await?;
             Ok(user)
@@ -270,43 +274,73 @@ impl Confirm<'_> {
     /// When it does not answer within `deadline`, or a feature cannot be confirmed.
     pub async fn still_good(&self, deadline: Duration) -> Result<Option<Ids>, NotMade> {
         self.guarded(async {
-            let user = self.share().await?;
-            self.ready(deadline).await?;
+            let user = self.shared_and_ready(deadline).await?;
             self.steps("verify", &self.checked.recipe().verify).await?;
             Ok(user)
         })
         .await
     }
 
-    /// Finds out who runs in a box, gives the work folder to them, and sees with a nonce that the box has this very folder:
-    /// a runtime on another machine, or one that sees this one's files elsewhere, mounts another.
-    async fn share(&self) -> Result<Option<Ids>, NotMade> {
-        let (Some(folder), Some(folders)) = (self.folder, self.maker.folders) else { return Ok(None) };
-        let failed = async |why: String| Err(self.failed("share", why).await);
-        let status = match self.inside(&["cat", "/proc/self/status"]).await {
-            Ok(output) => output.stdout,
-            Err(NotMade::Failed(_)) => return failed("its user cannot be found out".to_owned()).await,
-            Err(e) => return Err(e),
-        };
-        let Some(user) = ids(&status) else { return failed("its user cannot be found out".to_owned()).await };
-        let (name, nonce) = (format!(".{}-{}", self.maker.names.namespace(), random_hex(8)), random_hex(16));
-        let written = async {
-            folders.give(folder, user).await?;
-            folders.write(folder, &name, nonce.clone().into_bytes(), None, user).await
-        };
-        if let Err(e) = written.await {
-            return failed(format!("files cannot be given to its user: {e}")).await;
-        }
-        let seen = self.inside(&["cat", &format!("{}/{name}", folder.inside)]).await;
-        let removed = folders.unlink(folder, &name).await;
-        match (seen, removed) {
-            (Ok(output), Ok(())) if output.stdout == nonce => Ok(Some(user)),
-            (Err(NotMade::Away(why)), _) => Err(NotMade::Away(why)),
-            _ => {
-                failed("the box does not see its work folder, so this host has no boxes on that runtime".to_owned())
-                    .await
+    /// Waits until it is ready, and answers whom the files of a box belong to. Where its folder was given to somebody before,
+    /// that and the readiness are found out at once: each is a command, and waking is little else.
+    async fn shared_and_ready(&self, deadline: Duration) -> Result<Option<Ids>, NotMade> {
+        if let Some((folder, folders)) = self.work()
+            && let Ok(Some(known)) = folders.given(folder).await
+        {
+            let (seen, ready) = (pin!(self.sees(folder, folders, known)), pin!(self.ready(deadline)));
+            let (seen, ready) = match select(seen, ready).await {
+                Either::Left((Ok(true), ready)) => (Ok(true), ready.await),
+                Either::Left((other, _)) => (other, Ok(())),
+                Either::Right((ready, seen)) => (seen.await, ready),
+            };
+            if seen? {
+                return ready.map(|()| Some(known));
             }
         }
+        let user = self.share().await?;
+        self.ready(deadline).await?;
+        Ok(user)
+    }
+
+    /// Finds out who runs in a box, gives the work folder to them, and sees that the box has this very folder.
+    async fn share(&self) -> Result<Option<Ids>, NotMade> {
+        let Some((folder, folders)) = self.work() else { return Ok(None) };
+        let failed = async |why: String| Err(self.failed("share", why).await);
+        let user = match self.inside(&["cat", STATUS]).await {
+            Ok(output) => ids(&output.stdout),
+            Err(NotMade::Failed(_)) => None,
+            Err(e) => return Err(e),
+        };
+        let Some(user) = user else { return failed("its user cannot be found out".to_owned()).await };
+        if let Err(e) = folders.give(folder, user).await {
+            return failed(cannot_be_given(&e)).await;
+        }
+        if self.sees(folder, folders, user).await? {
+            return Ok(Some(user));
+        }
+        failed("the box does not see its work folder, so this host has no boxes on that runtime".to_owned()).await
+    }
+
+    /// Sees with a nonce whether the box runs as `user` and has this very folder: a runtime on another machine, or one that
+    /// sees this one's files elsewhere, mounts another.
+    async fn sees(&self, folder: &Folder, folders: &dyn Folders, user: Ids) -> Result<bool, NotMade> {
+        let (name, nonce) = (format!(".{}-{}", self.maker.names.namespace(), random_hex(8)), random_hex(16));
+        if let Err(e) = folders.write(folder, &name, nonce.clone().into_bytes(), None, user).await {
+            return Err(self.failed("share", cannot_be_given(&e)).await);
+        }
+        let seen = self.inside(&["cat", STATUS, &format!("{}/{name}", folder.inside)]).await;
+        let removed = folders.unlink(folder, &name).await;
+        match seen {
+            Ok(output) => {
+                Ok(removed.is_ok() && ids(&output.stdout) == Some(user) && output.stdout.ends_with(nonce.as_str()))
+            }
+            Err(NotMade::Failed(_)) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn work(&self) -> Option<(&Folder, &dyn Folders)> {
+        self.folder.zip(self.maker.folders)
     }
 
     async fn inside(&self, argv: &[&str]) -> Result<ExecOutput, NotMade> {
@@ -443,7 +477,11 @@ impl Confirm<'_> {
     }
 }
 
-/// The effective user and group in the text of `/proc/<pid>/status`.
+fn cannot_be_given(e: &FolderError) -> String {
+    format!("files cannot be given to its user: {e}")
+}
+
+/// The effective user and group in the text of [`STATUS`].
 fn ids(status: &str) -> Option<Ids> {
     let of = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)?.split_whitespace().nth(1)?.parse().ok());
     Some(Ids { uid: of("Uid:")?, gid: of("Gid:")? })

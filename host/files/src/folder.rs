@@ -74,6 +74,15 @@ impl WorkFolder {
         owner.take(&self.own).map_err(|e| FilesError::of(e, "."))
     }
 
+    /// Whose the folder itself is.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    pub fn owner(&self) -> Result<Owner, FilesError> {
+        let stat = fstat(&self.own).map_err(|e| FilesError::of(e, "."))?;
+        Ok(Owner { uid: stat.st_uid, gid: stat.st_gid })
+    }
+
     /// Reads at most `limit` bytes of a regular file. Beyond its end there are none.
     ///
     /// # Errors

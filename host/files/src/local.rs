@@ -117,6 +117,15 @@ impl Folders for LocalFolders {
         self.at(folder, move |work, _| work.chown_root(owner(to)).map_err(told)).await
     }
 
+    async fn given(&self, folder: &Folder) -> Result<Option<Ids>> {
+        self.at(folder, |work, _| {
+            let Owner { uid, gid } = work.owner().map_err(told)?;
+            // One that was never given away is this process's.
+            Ok((uid != rustix::process::geteuid().as_raw()).then_some(Ids { uid, gid }))
+        })
+        .await
+    }
+
     async fn read(&self, folder: &Folder, path: &str, offset: u64, limit: u64) -> Result<Content> {
         let (path, limit) = (path.to_owned(), usize::try_from(limit).unwrap_or(usize::MAX));
         self.at(folder, move |work, _| {

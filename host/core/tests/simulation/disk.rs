@@ -33,6 +33,8 @@ pub(crate) struct Store {
     prized: Option<Duration>,
     /// When it came to be.
     pub(crate) born: Duration,
+    /// Whom a work folder was given to.
+    given: Option<Ids>,
 }
 
 /// All of them.
@@ -140,12 +142,13 @@ impl Inner {
     /// What a command that only looks prints, if it is one.
     pub(crate) fn cat(&self, id: &str, argv: &[&str]) -> Option<String> {
         let container = self.containers.get(id)?;
+        let status = format!("Uid:\t{0}\t{0}\nGid:\t{1}\t{1}\n", USER.uid, USER.gid);
         match argv {
-            ["cat", "/proc/self/status"] => Some(format!("Uid:\t{0}\t{0}\nGid:\t{1}\t{1}\n", USER.uid, USER.gid)),
-            ["cat", path] => {
+            ["cat", "/proc/self/status"] => Some(status),
+            ["cat", "/proc/self/status", path] => {
                 let folder = self.disk.folders.get(container.folder.as_ref()?)?;
                 let bytes = folder.files.get(path.strip_prefix(crate::engine::WORK)?.trim_start_matches('/'))?;
-                Some(String::from_utf8_lossy(bytes).into_owned())
+                Some(status + &String::from_utf8_lossy(bytes))
             }
             _ => None,
         }
@@ -263,8 +266,20 @@ impl Folders for WorkFolders {
         .await
     }
 
-    async fn give(&self, folder: &Folder, _: Ids) -> Result<()> {
-        self.call(&folder.name, "give", |_| Ok(())).await
+    async fn give(&self, folder: &Folder, to: Ids) -> Result<()> {
+        let name = folder.name.clone();
+        self.call(&folder.name, "give", |inner| {
+            if let Some(folder) = inner.disk.folders.get_mut(&name) {
+                folder.given = Some(to);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn given(&self, folder: &Folder) -> Result<Option<Ids>> {
+        let name = folder.name.clone();
+        self.call(&folder.name, "given", |inner| Ok(inner.disk.folders.get(&name).and_then(|f| f.given))).await
     }
 
     async fn read(&self, folder: &Folder, path: &str, _: u64, _: u64) -> Result<Content> {
