@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
+use http_body_util::BodyExt as _;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -16,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::seats::{Admission, Bounds, Seat, Seats};
+use crate::seats::{Admission, Bounds, Request, Seat, Seats};
 
 /// Says of an address whether its connections are ended unheard.
 pub(crate) type Unheard = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
@@ -105,9 +106,8 @@ async fn connection(stream: TcpStream, app: Router, seat: Seat, mut down: watch:
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         let (app, waiting) = (app.clone(), seat.request());
         async move {
-            let answer = app.call(request.map(Body::new)).await;
-            drop(waiting);
-            answer as Result<_, Infallible>
+            let answer: Result<_, Infallible> = app.call(request.map(Body::new)).await;
+            answer.map(|answer| answer.map(|body| held(body, waiting)))
         }
     });
     let serving = http1::Builder::new()
@@ -127,6 +127,17 @@ async fn connection(stream: TcpStream, app: Router, seat: Seat, mut down: watch:
     if let Some(answered) = seat.answered() {
         let _ = tokio::time::timeout_at(answered + WRITE_DEADLINE, serving).await;
     }
+}
+
+/// Keeps a request unanswered while its answer still grows. One whose length is known is there.
+fn held(body: Body, waiting: Request) -> Body {
+    if body.size_hint().exact().is_some() {
+        return body;
+    }
+    Body::new(body.map_frame(move |frame| {
+        let _ = &waiting;
+        frame
+    }))
 }
 
 #[cfg(test)]

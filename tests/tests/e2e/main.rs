@@ -13,6 +13,7 @@ mod guards;
 mod harness;
 mod interface;
 mod janitor;
+mod mcp;
 mod neighbours;
 mod operator;
 mod recipes;
