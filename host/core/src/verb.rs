@@ -27,6 +27,9 @@ use people::{
 };
 use sandbox::{ReleaseSandbox, RenewSandbox, RequestSandbox, SandboxStatus};
 
+/// A verb being done.
+type Running<'a> = BoxFuture<'a, Result<Value, Error>>;
+
 /// One verb.
 #[derive(Debug, Clone, Copy)]
 pub struct Verb {
@@ -42,7 +45,7 @@ pub struct Verb {
     pub summary: &'static str,
     takes: fn() -> Map<String, Value>,
     answers: fn() -> Map<String, Value>,
-    run: for<'a> fn(Call<'a>, &'a [u8]) -> BoxFuture<'a, Result<Value, Error>>,
+    run: for<'a> fn(Call<'a>, &'a [u8]) -> Running<'a>,
 }
 
 /// A verb whose body is read into a `B`, which then does it.

@@ -148,6 +148,14 @@ mod tests {
 
     use super::*;
 
+    /// A byte a second.
+    fn growing() -> impl futures_util::Stream<Item = Result<&'static str, Infallible>> {
+        futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok("x"), ()))
+        })
+    }
+
     struct Served {
         address: std::net::SocketAddr,
         down: watch::Sender<bool>,
@@ -159,7 +167,8 @@ mod tests {
             let app = Router::new()
                 .route("/", get(|| async { "ok" }))
                 .route("/large", get(|| async { vec![b'x'; 64 << 20] }))
-                .route("/never", get(std::future::pending::<&str>));
+                .route("/never", get(std::future::pending::<&str>))
+                .route("/grows", get(|| async { Body::from_stream(growing()) }));
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let (sender, down) = watch::channel(false);
@@ -225,6 +234,24 @@ mod tests {
             assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200"));
             stream.write_all(ASK.as_bytes()).await.unwrap();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_grows_is_not_there_yet() {
+        let served = Served::start().await;
+        let mut stream = served.send("GET /grows HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let reading = tokio::spawn(async move {
+            let mut read = 0;
+            while let Ok(n @ 1..) = stream.read(&mut [0; 100]).await {
+                read += n;
+            }
+            read
+        });
+        tokio::time::sleep(HEAD_DEADLINE * 2).await;
+        assert!(!reading.is_finished());
+        let took = served.end().await;
+        assert!(took >= WRITE_DEADLINE / 2 && took <= WRITE_DEADLINE * 2, "{took:?}");
+        assert!(reading.await.unwrap() > 100);
     }
 
     #[tokio::test(start_paused = true)]

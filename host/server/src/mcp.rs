@@ -102,7 +102,7 @@ impl Mcp {
         }
         let Message { id, what } = match Message::read(&body) {
             Ok(message) => message,
-            Err(refused) => return refused,
+            Err((code, message, id)) => return refused(StatusCode::BAD_REQUEST, code, message, id),
         };
         let carries_file =
             matches!(&what, What::Tool(call) if VERBS.iter().any(|v| v.carries_file && v.name == call.name));
@@ -170,8 +170,8 @@ struct ToolCall<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads it; else the answer that says what is wrong with it.
-    fn read(body: &'a [u8]) -> Result<Self, Response> {
+    /// Reads it, or says what is wrong with it, and with the request of which id.
+    fn read(body: &'a [u8]) -> Result<Self, (ErrorCode, &'static str, Option<RequestId>)> {
         #[derive(Deserialize)]
         struct Raw<'a> {
             id: Option<RequestId>,
@@ -184,18 +184,17 @@ impl<'a> Message<'a> {
         struct Cancelled {
             request_id: RequestId,
         }
-        let bad = |code, message: &str, id| refused(StatusCode::BAD_REQUEST, code, message, id);
         let raw: Raw<'_> = serde_json::from_slice(body).map_err(|e| match e.classify() {
-            serde_json::error::Category::Data => bad(ErrorCode::INVALID_REQUEST, "this is no JSON-RPC message", None),
-            _ => bad(ErrorCode::PARSE_ERROR, "this is no JSON", None),
+            serde_json::error::Category::Data => (ErrorCode::INVALID_REQUEST, "this is no JSON-RPC message", None),
+            _ => (ErrorCode::PARSE_ERROR, "this is no JSON", None),
         })?;
         let params = raw.params.map_or("{}", RawValue::get);
         let what = match raw.method.as_deref() {
             Some("initialize") => What::Initialize,
             Some("tools/call") => match serde_json::from_str::<ToolCall<'_>>(params) {
                 Ok(call) if call.arguments.is_none_or(|arguments| arguments.get().starts_with('{')) => What::Tool(call),
-                Ok(_) => return Err(bad(ErrorCode::INVALID_PARAMS, "`arguments` is not an object", raw.id)),
-                Err(_) => return Err(bad(ErrorCode::INVALID_PARAMS, "`params` are no call of a tool", raw.id)),
+                Ok(_) => return Err((ErrorCode::INVALID_PARAMS, "`arguments` is not an object", raw.id)),
+                Err(_) => return Err((ErrorCode::INVALID_PARAMS, "`params` are no call of a tool", raw.id)),
             },
             Some("notifications/cancelled") => {
                 serde_json::from_str(params).map_or(What::Other, |Cancelled { request_id }| What::Cancelled(request_id))
@@ -259,7 +258,7 @@ fn whose(random: &str, caller: &Caller) -> String {
         Caller::Orchestrator { name, .. } => format!("orchestrator {name}"),
         Caller::Operator => "operator".to_owned(),
     };
-    sha256_hex(&format!("{random} {who}"))
+    sha256_hex(format!("{random} {who}"))
 }
 
 /// The calls under way that can be cancelled by a message.
