@@ -26,3 +26,4 @@ fi
 "$tests/docker/ensure.sh"
 "$tests/registry/ensure.sh"
 "$tests/images/ensure.sh"
+"$tests/mcp/ensure.sh"

@@ -69,6 +69,15 @@ impl Client {
         self.token.as_deref()
     }
 
+    /// The host it calls.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    pub(crate) fn agent(&self) -> &ureq::Agent {
+        &self.agent
+    }
+
     /// Calls a verb with a JSON body.
     ///
     /// # Panics

@@ -4,6 +4,7 @@
 pub mod client;
 pub mod docker;
 pub mod host;
+pub mod mcp;
 pub mod registry;
 
 pub use client::{Answer, Client};

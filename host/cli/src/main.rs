@@ -110,6 +110,8 @@ fn raise_descriptors() {
 /// Logs go to standard error: for a person on a terminal, as JSON otherwise. `RUST_LOG` chooses how much.
 fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // It would log every message, and with it passwords and tokens.
+    let filter = filter.add_directive("rmcp=error".parse().expect("a directive"));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
         logs.init();

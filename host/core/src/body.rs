@@ -1,10 +1,12 @@
 //! Reading the body of a verb: a JSON object whose keys stand once, and errors that name the field and say nothing of how
 //! the host is built.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{self, DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_path_to_error::Segment;
@@ -61,6 +63,16 @@ impl<K, V> Default for Unique<K, V> {
     }
 }
 
+impl<K: JsonSchema, V: JsonSchema> JsonSchema for Unique<K, V> {
+    fn schema_name() -> Cow<'static, str> {
+        BTreeMap::<K, V>::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        BTreeMap::<K, V>::json_schema(generator)
+    }
+}
+
 impl<'de, K, V> Deserialize<'de> for Unique<K, V>
 where
     K: Deserialize<'de> + Ord + fmt::Display,
@@ -97,7 +109,7 @@ where
 }
 
 /// A value that is written out.
-#[derive(Debug)]
+#[derive(Debug, JsonSchema)]
 pub(crate) struct Plain(pub(crate) String);
 
 impl<'de> Deserialize<'de> for Plain {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -14,7 +15,7 @@ use crate::folders::{Content, FolderError, Folders, Listing};
 use crate::host::Host;
 use crate::name::{AgentName, ServiceName};
 use crate::owner::Owner;
-use crate::registry::InFlight;
+use crate::registry::{InFlight, Listener};
 use crate::runtime::{Captured, RunOutput, RunPlan, RuntimeError};
 use crate::sandbox::{Serving, WorkFolder};
 use crate::secret::random_hex;
@@ -55,7 +56,7 @@ pub struct Run {
 }
 
 /// How a command went.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Ran {
     /// The box.
     pub service: ServiceName,
@@ -89,10 +90,10 @@ impl Host {
     ///
     /// # Errors
     /// A guard's refusal, why the box could not be had, or why the command could not be run. A command that fails is none.
-    pub async fn run_command(&self, agent: &AgentName, run: &Run) -> Result<Ran, Error> {
+    pub async fn run_command(&self, agent: &AgentName, run: &Run, listener: Option<&Listener>) -> Result<Ran, Error> {
         // Before a box is made for it.
         self.check_run(run)?;
-        let mut used = self.in_box(agent, run.service.as_deref()).await?;
+        let mut used = self.in_box(agent, run.service.as_deref(), listener).await?;
         let cancel = CancellationToken::new();
         // Whatever becomes of the caller, its command ends with it.
         let _guard = cancel.clone().drop_guard();
@@ -121,7 +122,7 @@ impl Host {
                 // It was not started, so it may be tried once more, in the box that is made then.
                 Err(RuntimeError::Gone(_) | RuntimeError::NotFound(_)) if !made_anew => {
                     made_anew = true;
-                    used = self.in_box(agent, run.service.as_deref()).await?;
+                    used = self.in_box(agent, run.service.as_deref(), listener).await?;
                 }
                 Err(RuntimeError::Gone(_) | RuntimeError::NotFound(_)) => return Err(box_gone(&used.service)),
                 Err(e @ RuntimeError::Refused(_)) => return Err(Error::bad_request(e.to_string())),
@@ -232,8 +233,9 @@ impl Host {
         path: &str,
         offset: u64,
         limit: u64,
+        listener: Option<&Listener>,
     ) -> Result<Content, Error> {
-        let used = self.in_box(agent, service).await?;
+        let used = self.in_box(agent, service, listener).await?;
         let content = self.folders()?.read(&used.work.folder, path, offset, limit.min(LONGEST_READ)).await;
         let content = content.map_err(told)?;
         tracing::info!(target: "audit", owner = %used.owner, service = %used.service, bytes = content.bytes.len(), "read_file");
@@ -251,8 +253,9 @@ impl Host {
         path: &str,
         bytes: Vec<u8>,
         mode: Option<u32>,
+        listener: Option<&Listener>,
     ) -> Result<usize, Error> {
-        let used = self.in_box(agent, service).await?;
+        let used = self.in_box(agent, service, listener).await?;
         let folders = self.folders()?;
         if let Some(over) = self.over_budget(&used.work, bytes.len() as u64).await.map_err(told)? {
             return Err(over);
@@ -273,8 +276,9 @@ impl Host {
         service: Option<&str>,
         path: &str,
         recursive: bool,
+        listener: Option<&Listener>,
     ) -> Result<Listing, Error> {
-        let used = self.in_box(agent, service).await?;
+        let used = self.in_box(agent, service, listener).await?;
         let listing = self.folders()?.list(&used.work.folder, path, recursive, LONGEST_LISTING).await.map_err(told)?;
         tracing::info!(target: "audit", owner = %used.owner, service = %used.service, "list_files");
         Ok(listing)
@@ -290,8 +294,9 @@ impl Host {
         service: Option<&str>,
         path: &str,
         artifact: Artifact<'_>,
+        listener: Option<&Listener>,
     ) -> Result<ArtifactRow, Error> {
-        let used = self.in_box(agent, service).await?;
+        let used = self.in_box(agent, service, listener).await?;
         let tenant = used.owner.keyed.as_ref().map(|k| k.tenant.clone()).ok_or_else(Error::internal)?;
         let (id, name) = match artifact {
             Artifact::New(name) => (random_hex(16), name.to_owned()),
@@ -353,7 +358,12 @@ impl Host {
     }
 
     /// The agent's box, made or woken where it has to be, and in use until the answer is dropped.
-    async fn in_box(&self, agent: &AgentName, service: Option<&str>) -> Result<InUse, Error> {
+    async fn in_box(
+        &self,
+        agent: &AgentName,
+        service: Option<&str>,
+        listener: Option<&Listener>,
+    ) -> Result<InUse, Error> {
         let none = BTreeMap::new();
         let service = service.map(|name| BTreeSet::from([name.to_owned()]));
         let admission = self.admit(agent, service.as_ref(), &none).await?;
@@ -385,7 +395,7 @@ impl Host {
         self.folders()?;
         // Before it is looked for: from here on nobody puts it to sleep.
         let flight = Arc::new(self.registry().in_flight(owner));
-        let live = self.ensure_part(agent, &admission, owner, want, None).await?;
+        let live = self.ensure_part(agent, &admission, owner, want, listener).await?;
         let (service, serving) = live.services.into_iter().next().ok_or_else(Error::internal)?;
         let work = serving.work.clone().ok_or_else(Error::internal)?;
         Ok(InUse { service, owner: owner.clone(), serving, work, flight })

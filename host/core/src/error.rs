@@ -2,10 +2,11 @@
 //! what to do about it, and `retryable` whether the same call may succeed later. Why something happened inside is for
 //! the log, once, and stands in no envelope.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// What kind of error it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
     /// No token, or one that nobody has.
@@ -29,7 +30,7 @@ pub enum Code {
 }
 
 /// More about a failed provision, for programs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Details {
     /// A word for the reason where a program might branch on it, such as `name_conflict`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,7 +50,7 @@ pub struct Details {
 }
 
 /// An error for a caller.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
     /// What kind.

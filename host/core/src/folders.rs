@@ -2,6 +2,7 @@
 //! never by a path, and what a caller names inside of it is contained there while it is opened.
 
 use async_trait::async_trait;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A work folder: its name here, and where it is mounted in its box.
@@ -32,7 +33,7 @@ pub struct Content {
 }
 
 /// Something in a folder.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Item {
     /// Its path, relative to the work folder.
     pub path: String,

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::catalog::CatalogHandle;
@@ -24,7 +25,7 @@ use crate::project::{Declared, GateValue, Project};
 use crate::recover::recover;
 use crate::registry::{Listener, Registry};
 use crate::runtime::{Event, Runtime};
-use crate::sandbox::{Live, Want, evidence};
+use crate::sandbox::{Evidence, Live, Want, evidence};
 use crate::store::{Store, StoreError};
 
 /// A call may take the pull's deadline, the slowest readiness deadline of its services, and this much more.
@@ -95,7 +96,7 @@ pub(crate) struct Admission {
 }
 
 /// What a sandbox is, for its agent.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Status {
     /// `absent`, `making`, `live` or `letting_go`.
     pub state: &'static str,
@@ -106,7 +107,7 @@ pub struct Status {
 }
 
 /// What one service is, for its agent.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct ServiceStatus {
     /// Confirmed features.
     pub available_extensions: Vec<String>,
@@ -117,7 +118,7 @@ pub struct ServiceStatus {
 }
 
 /// What `request_sandbox` would do to a service.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Explained {
     /// `keep`, `make` or `remake`.
     pub action: &'static str,
@@ -128,7 +129,7 @@ pub struct Explained {
 }
 
 /// What an orchestrator starts an agent with.
-#[derive(Debug, Serialize, PartialEq, Eq)]
+#[derive(Debug, Serialize, PartialEq, Eq, JsonSchema)]
 pub struct Spawn {
     /// Variables to set.
     pub env: BTreeMap<String, String>,
@@ -447,7 +448,7 @@ impl Host {
         services: Option<&BTreeSet<String>>,
         extensions: &BTreeMap<String, BTreeSet<String>>,
         listener: Option<&Listener>,
-    ) -> Result<serde_json::Value, Error> {
+    ) -> Result<BTreeMap<String, Evidence>, Error> {
         let admission = self.admit(agent, services, extensions).await?;
         let Admitted { want, asked } = &admission.admitted;
         let parts = self.parts(agent, &admission);
@@ -462,7 +463,7 @@ impl Host {
             live.services.extend(part?.services);
         }
         tracing::info!(target: "audit", %agent, project = %want.project, services = ?names_of(&live), "request_sandbox");
-        evidence(&live, &admission.project.services, asked, &self.names).map_err(internal).and_then(to_json)
+        evidence(&live, &admission.project.services, asked, &self.names).map_err(internal)
     }
 
     /// Makes sure of a part of what an agent was let in for.
@@ -533,7 +534,7 @@ impl Host {
         agent: &AgentName,
         services: Option<&BTreeSet<String>>,
         extensions: &BTreeMap<String, BTreeSet<String>>,
-    ) -> Result<serde_json::Value, Error> {
+    ) -> Result<BTreeMap<ServiceName, Explained>, Error> {
         let admission = self.admit(agent, services, extensions).await?;
         let Admitted { want, asked } = &admission.admitted;
         let mut live = Live::new(want.project.clone());
@@ -560,7 +561,7 @@ impl Host {
             };
             explained.insert(name.clone(), Explained { action, image, available_extensions: features });
         }
-        to_json(explained)
+        Ok(explained)
     }
 
     /// Lets the agent's sandbox go. Having none is fine.
@@ -690,8 +691,4 @@ fn names_of(live: &Live) -> Vec<&str> {
 fn internal(e: impl std::fmt::Display) -> Error {
     tracing::error!(error = %e, "a fault of the host");
     Error::internal()
-}
-
-fn to_json(value: impl Serialize) -> Result<serde_json::Value, Error> {
-    serde_json::to_value(value).map_err(internal)
 }

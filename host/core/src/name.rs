@@ -1,10 +1,11 @@
 //! Names: what callers may be called, and every name this host makes in Docker or in an environment. All of them are
 //! derived from the namespace here and nowhere else, so that another namespace changes every one of them.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// Whether `s` is `[a-z0-9]([a-z0-9-]{0,max-2}[a-z0-9])?`.
@@ -72,6 +73,16 @@ macro_rules! name {
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
+            }
+        }
+
+        impl JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "type": "string", "pattern": concat!("^", $pattern, "$") })
             }
         }
 

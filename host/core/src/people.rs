@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::crash;
@@ -86,7 +87,7 @@ impl Work {
 }
 
 /// An agent as the operator sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Known {
     /// Its slug.
     pub agent: AgentName,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::engine::{Account, Variable};
@@ -117,7 +118,7 @@ impl Live {
 }
 
 /// What an agent is told about one service. Every key is always there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Evidence {
     /// What to connect to: the container's name, or `127.0.0.1` where its port is published.
     pub host: String,

@@ -21,10 +21,9 @@ use sandbar_core::people::People;
 use sandbar_core::plan::{self, Secrets};
 use sandbar_core::project::{Declared, Project};
 use sandbar_core::runtime::{Runtime, RuntimeError};
-use sandbar_core::sandbox::Serving;
+use sandbar_core::sandbox::{Evidence, Serving};
 use sandbar_core::secret::Secret;
 use sandbar_core::store::Store;
-use serde_json::Value;
 
 use crate::Subject;
 use crate::report::{Report, Verdict};
@@ -87,7 +86,7 @@ struct Made {
     serving: Arc<Serving>,
     checked: Checked,
     address: String,
-    evidence: Value,
+    evidence: Evidence,
     took: Duration,
 }
 
@@ -239,7 +238,8 @@ impl<'a> Kit<'a> {
         let serving = serving.ok_or("the host has no books of what it made")?;
         let checked = self.service.recipe(&wish.features, wish.retained, wish.superuser).await.map_err(told)?;
         let unit = self.place.runtime.inspect(&serving.id).await.map_err(told)?;
-        let evidence = evidence.get(self.service.name.as_str()).cloned().unwrap_or_default();
+        let evidence =
+            evidence.get(self.service.name.as_str()).cloned().ok_or("the host does not tell what it made")?;
         Ok(Made { agent: agent.clone(), address: unit.address.unwrap_or_default(), serving, checked, evidence, took })
     }
 
@@ -260,11 +260,11 @@ impl<'a> Kit<'a> {
                 return Err(format!("`{}` held once and does not hold again", step.name));
             }
         }
-        let env = made.evidence.get("env").and_then(Value::as_object).ok_or("there are no variables")?;
+        let env = &made.evidence.env;
         let prefix = self.subject.names.variable_prefix();
         for variable in &made.serving.variables {
             let name = format!("{}{}", if variable.prefixed { &prefix } else { "" }, variable.name);
-            let value = env.get(&name).and_then(Value::as_str);
+            let value = env.get(&name);
             if value.is_none_or(|value| value.is_empty() && !variable.value.is_empty()) {
                 return Err(format!("the agent does not get the variable {name}"));
             }
@@ -369,7 +369,7 @@ impl<'a> Kit<'a> {
             Err(why) => return report.add(name, Verdict::Failed, why),
         };
         report.settle(name, self.look(&made, &wish).await);
-        let same = |again: Made| match again.evidence.get("password") == made.evidence.get("password") {
+        let same = |again: Made| match again.evidence.password == made.evidence.password {
             true => Ok(again),
             false => Err("the passwords are others".to_owned()),
         };

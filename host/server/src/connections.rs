@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
+use http_body_util::BodyExt as _;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -16,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::seats::{Admission, Bounds, Seat, Seats};
+use crate::seats::{Admission, Bounds, Request, Seat, Seats};
 
 /// Says of an address whether its connections are ended unheard.
 pub(crate) type Unheard = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
@@ -105,9 +106,8 @@ async fn connection(stream: TcpStream, app: Router, seat: Seat, mut down: watch:
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         let (app, waiting) = (app.clone(), seat.request());
         async move {
-            let answer = app.call(request.map(Body::new)).await;
-            drop(waiting);
-            answer as Result<_, Infallible>
+            let answer: Result<_, Infallible> = app.call(request.map(Body::new)).await;
+            answer.map(|answer| answer.map(|body| held(body, waiting)))
         }
     });
     let serving = http1::Builder::new()
@@ -129,6 +129,17 @@ async fn connection(stream: TcpStream, app: Router, seat: Seat, mut down: watch:
     }
 }
 
+/// Keeps a request unanswered while its answer still grows. One whose length is known is there.
+fn held(body: Body, waiting: Request) -> Body {
+    if body.size_hint().exact().is_some() {
+        return body;
+    }
+    Body::new(body.map_frame(move |frame| {
+        let _ = &waiting;
+        frame
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use axum::routing::get;
@@ -136,6 +147,14 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+
+    /// A byte a second.
+    fn growing() -> impl futures_util::Stream<Item = Result<&'static str, Infallible>> {
+        futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok("x"), ()))
+        })
+    }
 
     struct Served {
         address: std::net::SocketAddr,
@@ -148,7 +167,8 @@ mod tests {
             let app = Router::new()
                 .route("/", get(|| async { "ok" }))
                 .route("/large", get(|| async { vec![b'x'; 64 << 20] }))
-                .route("/never", get(std::future::pending::<&str>));
+                .route("/never", get(std::future::pending::<&str>))
+                .route("/grows", get(|| async { Body::from_stream(growing()) }));
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let (sender, down) = watch::channel(false);
@@ -214,6 +234,24 @@ mod tests {
             assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200"));
             stream.write_all(ASK.as_bytes()).await.unwrap();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_grows_is_not_there_yet() {
+        let served = Served::start().await;
+        let mut stream = served.send("GET /grows HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let reading = tokio::spawn(async move {
+            let mut read = 0;
+            while let Ok(n @ 1..) = stream.read(&mut [0; 100]).await {
+                read += n;
+            }
+            read
+        });
+        tokio::time::sleep(HEAD_DEADLINE * 2).await;
+        assert!(!reading.is_finished());
+        let took = served.end().await;
+        assert!(took >= WRITE_DEADLINE / 2 && took <= WRITE_DEADLINE * 2, "{took:?}");
+        assert!(reading.await.unwrap() > 100);
     }
 
     #[tokio::test(start_paused = true)]

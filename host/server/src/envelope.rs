@@ -4,44 +4,22 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sandbar_core::error::{Code, Error};
-use sandbar_core::verb::Reply;
-use serde::Serialize;
-use serde_json::Value;
-
-#[derive(Serialize)]
-struct Good {
-    ok: bool,
-    evidence: Value,
-    lease_expires_at: Option<String>,
-    request_id: String,
-}
-
-#[derive(Serialize)]
-struct Bad {
-    ok: bool,
-    error: Error,
-    request_id: String,
-}
+use sandbar_core::verb::{Envelope, Reply};
 
 /// Puts what a verb answered, or why it did not, in an envelope.
 pub(crate) fn envelope(result: Result<Reply, Error>, request_id: String) -> Response {
-    match result {
-        Ok(Reply { evidence, lease_expires_at }) => {
-            Json(Good { ok: true, evidence, lease_expires_at, request_id }).into_response()
-        }
-        Err(error) => {
-            let status = status(&error);
-            let retry_after = error.retry_after;
-            let mut response = (status, Json(Bad { ok: false, error, request_id })).into_response();
-            if let Some(seconds) = retry_after {
-                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-            }
-            if status == StatusCode::UNAUTHORIZED {
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            response
-        }
+    let (status, retry_after) = match &result {
+        Ok(_) => (StatusCode::OK, None),
+        Err(error) => (status(error), error.retry_after),
+    };
+    let mut response = (status, Json(Envelope::new(result, request_id))).into_response();
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
 }
 
 /// Whatever is retryable is 503, unless its code says more.

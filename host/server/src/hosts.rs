@@ -49,6 +49,12 @@ impl AllowedHosts {
         };
         self.0.iter().any(|h| h.eq_ignore_ascii_case(name) || h.eq_ignore_ascii_case(header))
     }
+
+    /// Whether an `Origin` header names one of them: a page of this server, or of a program on this machine.
+    pub fn allows_origin(&self, header: &str) -> bool {
+        let host = header.strip_prefix("http://").or_else(|| header.strip_prefix("https://"));
+        host.is_some_and(|host| self.allows(host))
+    }
 }
 
 #[cfg(test)]
@@ -76,6 +82,11 @@ mod tests {
         for bad in ["evil.example", "evil.example:7070", "localhost.evil.example", "0.0.0.0:1", "", "127.0.0.1.nip.io"]
         {
             assert!(!hosts.allows(bad), "{bad}");
+            assert!(!hosts.allows_origin(&format!("http://{bad}")), "{bad}");
+        }
+        assert!(hosts.allows_origin("http://localhost:3000") && hosts.allows_origin("https://sandbar.internal"));
+        for bad in ["null", "", "localhost", "file://localhost", "http://localhost/x", "http://u@localhost"] {
+            assert!(!hosts.allows_origin(bad), "{bad}");
         }
     }
 }

@@ -1,9 +1,10 @@
-//! The verb endpoint and the health pages over HTTP. Translates between HTTP and the core, and decides nothing: who may
+//! The verb endpoint, the same verbs as MCP tools, and the health pages over HTTP. Translates between HTTP and the core, and decides nothing: who may
 //! do what, and what an answer is, are the core's.
 
 mod connections;
 mod envelope;
 mod hosts;
+mod mcp;
 mod routes;
 mod seats;
 
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use sandbar_core::host::Host;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 pub use hosts::{AllowedHosts, check_host};
 pub use seats::Bounds;
@@ -27,5 +29,9 @@ pub async fn serve(
 ) {
     let boxes = Arc::clone(&host);
     let unheard = Arc::new(move |address| boxes.is_unheard(address));
-    connections::serve(routes::router(host, allowed), listeners, bounds, unheard, down).await;
+    // What is left of calls when the last connection has ended ends with it.
+    let ended = CancellationToken::new();
+    let app = routes::router(host, allowed, ended.clone());
+    let _guard = ended.drop_guard();
+    connections::serve(app, listeners, bounds, unheard, down).await;
 }

@@ -1,16 +1,16 @@
-//! Routes: verbs at `/v1/do/<verb>`, and health.
+//! Routes: verbs at `/v1/do/<verb>` and as tools at `/mcp`, and health.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use sandbar_core::error::{Code, Error};
 use sandbar_core::health;
@@ -19,16 +19,18 @@ use sandbar_core::people::Caller;
 use sandbar_core::secret::random_hex;
 use sandbar_core::verb::{self, Reply};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::envelope::envelope;
 use crate::hosts::AllowedHosts;
+use crate::mcp::Mcp;
 
 /// Largest body of a verb, in bytes.
-const MAX_BODY: usize = 64 << 10;
+pub(crate) const MAX_BODY: usize = 64 << 10;
 
 /// Largest body of a verb that carries a file, in bytes.
-const MAX_FILE_BODY: usize = 16 << 20;
+pub(crate) const MAX_FILE_BODY: usize = 16 << 20;
 
 /// How long the body of a refused caller may take. It is on its way already.
 const DISCARD_DEADLINE: Duration = Duration::from_secs(1);
@@ -37,8 +39,10 @@ const DISCARD_DEADLINE: Duration = Duration::from_secs(1);
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Every route.
-pub(crate) fn router(host: Arc<Host>, allowed: AllowedHosts) -> Router {
+pub(crate) fn router(host: Arc<Host>, allowed: AllowedHosts, down: CancellationToken) -> Router {
+    let tools = Arc::new(Mcp::new(host.clone(), down));
     Router::new()
+        .route("/mcp", any(move |request| async move { tools.answer(request).await }))
         .route("/v1/do/{verb}", post(do_verb).fallback(not_post))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
@@ -57,7 +61,13 @@ async fn check_host(State(allowed): State<Arc<AllowedHosts>>, request: Request, 
     let authority = request.uri().authority().map(|a| a.as_str());
     let names: Vec<_> = headers.iter().map(|h| h.to_str().unwrap_or_default()).chain(authority).collect();
     if !names.is_empty() && names.iter().all(|name| allowed.allows(name)) {
-        return next.run(request).await;
+        let mut origins = request.headers().get_all(header::ORIGIN).iter();
+        if origins.all(|origin| origin.to_str().is_ok_and(|origin| allowed.allows_origin(origin))) {
+            return next.run(request).await;
+        }
+        let message = "a page of another site may not call this server: the `Origin` header is not allowed";
+        let remediate = "call it from a program, or have the operator add the page's host to `[host] allowed_hosts`";
+        return envelope(Err(Error::new(Code::Forbidden, message, remediate)), random_hex(8));
     }
     let message = "this server is not called by that name: the `Host` header is not allowed";
     let remediate = "use a loopback address, or have the operator add the name to `[host] allowed_hosts`";
@@ -65,7 +75,7 @@ async fn check_host(State(allowed): State<Arc<AllowedHosts>>, request: Request, 
 }
 
 async fn nowhere() -> Response {
-    let remediate = "verbs are at POST /v1/do/<verb>";
+    let remediate = "verbs are at POST /v1/do/<verb>, and tools at /mcp";
     envelope(Err(Error::new(Code::NotFound, "there is nothing here", remediate)), random_hex(8))
 }
 
@@ -103,17 +113,14 @@ async fn run_verb(host: &Arc<Host>, name: &str, headers: &HeaderMap, body: Body)
     };
     tracing::Span::current().record("verb", verb.name);
     let max = if verb.carries_file { MAX_FILE_BODY } else { MAX_BODY };
-    if headers.get(header::CONTENT_LENGTH).and_then(|h| h.to_str().ok()?.parse::<u64>().ok()) > Some(max as u64) {
-        return Err(too_large(max));
-    }
-    let body = read(body, max).await?;
+    let body = read(headers, body, max).await?;
     // Once more: a token may have been revoked while the body was on its way.
     let caller = authenticate(host, headers)?;
     verb::find(host, name, &caller)?;
     verb::call(host, verb, &caller, &body, None).await
 }
 
-fn authenticate(host: &Host, headers: &HeaderMap) -> Result<Caller, Error> {
+pub(crate) fn authenticate(host: &Host, headers: &HeaderMap) -> Result<Caller, Error> {
     let token = headers
         .get(header::AUTHORIZATION)
         .and_then(|h| h.to_str().ok())
@@ -126,12 +133,15 @@ fn authenticate(host: &Host, headers: &HeaderMap) -> Result<Caller, Error> {
     host.people().authenticate(token).ok_or_else(|| refuse("nobody has this token"))
 }
 
-async fn read(body: Body, max: usize) -> Result<Vec<u8>, Error> {
+pub(crate) async fn read(headers: &HeaderMap, body: Body, max: usize) -> Result<Bytes, Error> {
+    if headers.get(header::CONTENT_LENGTH).and_then(|h| h.to_str().ok()?.parse::<u64>().ok()) > Some(max as u64) {
+        return Err(too_large(max));
+    }
     let body = tokio::time::timeout(BODY_DEADLINE, Limited::new(body, max).collect()).await;
     let body =
         body.map_err(|_| Error::bad_request(format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs())))?;
     match body {
-        Ok(body) => Ok(body.to_bytes().to_vec()),
+        Ok(body) => Ok(body.to_bytes()),
         Err(e) if e.is::<LengthLimitError>() => Err(too_large(max)),
         Err(_) => Err(Error::bad_request("the body ended before it was complete")),
     }
@@ -139,12 +149,12 @@ async fn read(body: Body, max: usize) -> Result<Vec<u8>, Error> {
 
 /// Reads what a refused caller sent: where a body is left unread the connection ends with the answer, and the caller's next
 /// request on it would be lost.
-async fn discard(body: Body) {
+pub(crate) async fn discard(body: Body) {
     // Whatever comes of it, the caller is refused.
     let _ = tokio::time::timeout(DISCARD_DEADLINE, Limited::new(body, MAX_BODY).collect()).await;
 }
 
-fn too_large(max: usize) -> Error {
+pub(crate) fn too_large(max: usize) -> Error {
     Error::new(Code::TooLarge, format!("the body is larger than {max} bytes"), "send a smaller request")
 }
 

@@ -9,7 +9,7 @@ use sandbar_tests::{Client, Options, TestHost};
 use serde_json::{Value, json};
 
 /// The services `box`, which is throwaway, and `home`, which is retained, from one component.
-fn boxes(more: &str) -> Options {
+pub(crate) fn boxes(more: &str) -> Options {
     let debian = image("redis:8-alpine").unwrap();
     let busybox = "sandbar-standin/busybox:test";
     Options {
@@ -32,7 +32,7 @@ fn orchestrator(host: &TestHost) -> Client {
 }
 
 /// An agent that works on `kept`.
-fn tenant(host: &TestHost, name: &str) -> Client {
+pub(crate) fn tenant(host: &TestHost, name: &str) -> Client {
     let answer = orchestrator(host).call("register_agent", &json!({ "agent": name, "role": "developer" }));
     let client = host.nobody().with_token(answer.evidence()["token"].as_str().unwrap());
     orchestrator(host).call("begin_work", &json!({ "agent": name, "project": "kept" })).evidence();

@@ -10,13 +10,13 @@ use sandbar_tests::{Options, TestHost};
 use serde_json::{Value, json};
 
 /// A service that becomes ready when the test makes the file `/tmp/go` in it.
-const GATED: &str = "probe = \"test -e /tmp/go\", deadline-ms = \"120000\"";
+pub(crate) const GATED: &str = "probe = \"test -e /tmp/go\", deadline-ms = \"120000\"";
 
-fn making(host: &TestHost) -> Option<String> {
+pub(crate) fn making(host: &TestHost) -> Option<String> {
     host.containers().into_iter().find(|c| c.contains("-making-"))
 }
 
-fn open_gate(container: &str) {
+pub(crate) fn open_gate(container: &str) {
     docker(["exec", container, "touch", "/tmp/go"]).unwrap();
 }
 

@@ -17,7 +17,7 @@ use sandbar_core::owner::{Owner, Tenant};
 use sandbar_core::people::{Caller, Configured, People};
 use sandbar_core::runtime::UnitState;
 use sandbar_core::store::Store;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::disk::WorkFolders;
 use crate::docker::Docker;
@@ -213,7 +213,7 @@ impl Stage {
         // As the verb does it: every call starts the lease anew, before and after.
         let call = async {
             host.registry().call_came(name);
-            let result = host.request_sandbox(name, services, extensions, None).await;
+            let result = host.request_sandbox(name, services, extensions, None).await.map(|given| json!(given));
             host.registry().call_ended(name);
             result
         };

@@ -82,7 +82,7 @@ impl Stage {
         let run =
             Run { service: None, argv: order.argv(), env: BTreeMap::new(), stdin: Vec::new(), folder: None, deadline };
         let longest = takes.min(deadline) + Duration::from_secs(30);
-        let result = self.in_box(host, agent, longest, cancel, host.run_command(name, &run)).await?;
+        let result = self.in_box(host, agent, longest, cancel, host.run_command(name, &run, None)).await?;
         if let (Ok(ran), Some(project)) = (&result, project) {
             self.world.log(|| format!("{name} has run {number}: {} in {}", ran.exit_code, ran.stdout));
             self.judge_run(host, agent, &project, ran, &order, deadline, from);
@@ -143,7 +143,8 @@ impl Stage {
         self.world.log(|| format!("{name} writes {path}"));
         let (takes, bytes) = (Duration::from_secs(10), path.clone().into_bytes());
         let before = self.box_of(host, agent, &project);
-        let result = self.in_box(host, agent, takes, None, host.write_file(name, None, &path, bytes, None)).await?;
+        let result =
+            self.in_box(host, agent, takes, None, host.write_file(name, None, &path, bytes, None, None)).await?;
         if result.is_ok() {
             let after = self.box_of(host, agent, &project);
             let disturbed = self.world.with(|inner| inner.was_disturbed(name.as_str(), from));
@@ -165,7 +166,7 @@ impl Stage {
         let (owner, _) = self.owner(agent, &project, BOX);
         self.world.log(|| format!("{name} reads {}", written.path));
         let before = self.box_of(host, agent, &project);
-        let call = host.read_file(name, None, &written.path, 0, 1000);
+        let call = host.read_file(name, None, &written.path, 0, 1000, None);
         let result = self.in_box(host, agent, Duration::from_secs(10), None, call).await?;
         let found = match result {
             Ok(content) => content.bytes == written.path.as_bytes(),

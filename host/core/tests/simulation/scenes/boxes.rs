@@ -273,7 +273,7 @@ fn every_tenant_has_a_box_of_its_own() {
                 s.write(&host, agent).await.unwrap().unwrap();
                 boxes.insert(s.runs(&host, agent, SOON).await);
                 s.read(&host, agent).await.unwrap().unwrap();
-                let listed = host.list_files(&s.agents[agent], None, ".", true).await.unwrap();
+                let listed = host.list_files(&s.agents[agent], None, ".", true, None).await.unwrap();
                 assert_eq!(listed.items.len(), 1);
             }
         }

@@ -242,9 +242,9 @@ fn an_agent_that_is_removed_takes_along_what_it_retained() {
         for _ in 0..2 {
             host.people().register(&other, "developer", "main").unwrap();
             host.begin_work("main", &s.projects, &other, &engine::project("depot")).await.unwrap();
-            let found = host.read_file(&other, None, "f", 0, 1).await.unwrap_err();
+            let found = host.read_file(&other, None, "f", 0, 1, None).await.unwrap_err();
             assert_eq!(found.code, Code::NotFound);
-            host.write_file(&other, None, "f", vec![1], None).await.unwrap();
+            host.write_file(&other, None, "f", vec![1], None, None).await.unwrap();
             host.request_sandbox(&other, None, &PLAIN, None).await.unwrap();
             host.remove_agent(&other).await.unwrap();
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use sandbar_core::error::Error;
 use sandbar_core::health::State;
 use sandbar_core::host::Host;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::faults::{Kind, Knobs, Trouble};
 use crate::schedule::Schedule;
@@ -70,7 +70,7 @@ impl Stage {
 
     /// The first agent's request, whose answer the scene judges.
     async fn try_to_ask(&self, host: &Host) -> Result<Value, Error> {
-        host.request_sandbox(&self.agents[0], None, &PLAIN, None).await
+        host.request_sandbox(&self.agents[0], None, &PLAIN, None).await.map(|given| json!(given))
     }
 
     /// A host that comes up, and an agent that works on a project and has its sandbox.
