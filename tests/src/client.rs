@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+/// The type of content that is sent as it is.
+const OCTETS: &str = "application/octet-stream";
 /// Longer than any call may take.
 const TIMEOUT: Duration = Duration::from_secs(480);
 
@@ -104,6 +106,31 @@ impl Client {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         read(request.send(body)?)
+    }
+
+    /// Writes a file with its content as it is.
+    ///
+    /// # Panics
+    /// When nobody answers.
+    pub fn write_content(&self, query: &str, content: &[u8]) -> Answer {
+        let url = format!("{}/v1/do/write_file?{query}", self.base);
+        let token = self.token.as_deref().unwrap_or_default();
+        let request = self.agent.post(url).content_type(OCTETS).header("authorization", format!("Bearer {token}"));
+        request.send(content).map_err(anyhow::Error::from).and_then(read).unwrap_or_else(|e| panic!("{query}: {e}"))
+    }
+
+    /// Reads a file with its content as it is.
+    ///
+    /// # Errors
+    /// When the answer is not the whole of it.
+    pub fn read_content(&self, query: &str) -> anyhow::Result<Vec<u8>> {
+        let url = format!("{}/v1/do/read_file?{query}", self.base);
+        let token = self.token.as_deref().unwrap_or_default();
+        let request = self.agent.post(url).header("accept", OCTETS).header("authorization", format!("Bearer {token}"));
+        let mut response = request.send_empty()?;
+        let is_raw = response.headers().get("content-type").is_some_and(|h| h == OCTETS);
+        anyhow::ensure!(is_raw, "{}", response.body_mut().read_to_string()?);
+        Ok(response.body_mut().with_config().limit(u64::MAX).read_to_vec()?)
     }
 
     /// Calls a verb on a connection of its own and closes that without waiting for the answer, once `until` returns.

@@ -39,6 +39,15 @@ pub(crate) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     Ok(value)
 }
 
+/// Reads what stands in the query of a URL.
+///
+/// # Errors
+/// `bad_request`, which names the field.
+pub(crate) fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Error> {
+    serde_urlencoded::from_str(query)
+        .map_err(|e| Error::bad_request(format!("the query: {}", bounded(&e.to_string(), SHOWN_MESSAGE))))
+}
+
 /// A path as somebody would write it, as far as it is known.
 fn field(path: &serde_path_to_error::Path) -> String {
     let mut at = String::new();

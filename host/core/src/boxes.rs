@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Code, Error, listed, shown as shown_name};
 use crate::failure;
-use crate::folders::{Content, FolderError, Folders, Listing};
+use crate::folders::{Content, FolderError, Folders, Listing, Pieces};
 use crate::host::Host;
 use crate::name::{AgentName, ServiceName};
 use crate::owner::Owner;
@@ -33,11 +34,6 @@ pub const LONGEST_READ: u64 = 1 << 20;
 const LARGEST_ARTIFACT: u64 = 64 << 20;
 /// How many entries one listing answers at most.
 const LONGEST_LISTING: usize = 2_000;
-/// When a running command is first looked at for how much it has written: most are over by then.
-const FIRST_LOOK: Duration = Duration::from_millis(200);
-/// Pause between two looks after that. They get rarer where they take long.
-const BUDGET_EVERY: Duration = Duration::from_secs(1);
-
 /// What is to be run.
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -163,65 +159,6 @@ impl Host {
         }
     }
 
-    /// Waits for a command, and cancels it when the box, or all boxes together, hold more than they may. Answers the error
-    /// where that happened.
-    async fn within_budget<T>(
-        &self,
-        work: &WorkFolder,
-        command: impl Future<Output = T>,
-        cancel: &CancellationToken,
-    ) -> (T, Option<Error>) {
-        let watch = async {
-            // Only what grows is ended: whoever is over its share may remove, and all may go on working where others took it.
-            let before = self.used(work).await.unwrap_or_default();
-            let mut pause = FIRST_LOOK;
-            loop {
-                tokio::time::sleep(pause).await;
-                let began = tokio::time::Instant::now();
-                if let Ok(Some(over)) = self.over_budget(work, 0).await
-                    && self.used(work).await.is_ok_and(|used| used > before)
-                {
-                    return over;
-                }
-                pause = BUDGET_EVERY.max(began.elapsed() * 10);
-            }
-        };
-        tokio::pin!(command);
-        tokio::select! {
-            result = &mut command => (result, None),
-            over = watch => {
-                cancel.cancel();
-                (command.await, Some(over))
-            }
-        }
-    }
-
-    /// What a box holds.
-    async fn used(&self, work: &WorkFolder) -> Result<u64, FolderError> {
-        let Some(folders) = self.folders_if_any() else { return Ok(0) };
-        folders.usage(&work.folder, u64::MAX).await
-    }
-
-    /// What is to be answered where the box, or all boxes together, would hold more than they may with so many bytes more.
-    async fn over_budget(&self, work: &WorkFolder, more: u64) -> Result<Option<Error>, FolderError> {
-        let Some(folders) = self.folders_if_any() else { return Ok(None) };
-        let budget = self.box_budget();
-        let over = |message: String, remediate: &str| Ok(Some(Error::new(Code::InvalidState, message, remediate)));
-        if folders.usage(&work.folder, budget.one).await?.saturating_add(more) > budget.one {
-            return over(
-                format!("the work folder would hold more than {} bytes", budget.one),
-                "remove files with a short command; the operator sets `[boxes] max_bytes`",
-            );
-        }
-        if folders.usage_of_all(budget.all).await?.saturating_add(more) > budget.all {
-            return over(
-                format!("all work folders together would hold more than {} bytes", budget.all),
-                "remove files with a short command, or have the operator raise `[boxes] max_total_bytes`",
-            );
-        }
-        Ok(None)
-    }
-
     /// Reads a file of the agent's box.
     ///
     /// # Errors
@@ -242,28 +179,48 @@ impl Host {
         Ok(content)
     }
 
+    /// Reads a file of the agent's box in pieces, as much of it as is asked for. The box is in use until the last one.
+    ///
+    /// # Errors
+    /// As [`Host::read_file`].
+    pub async fn open_file(
+        &self,
+        agent: &AgentName,
+        service: Option<&str>,
+        path: &str,
+        offset: u64,
+        limit: u64,
+        listener: Option<&Listener>,
+    ) -> Result<Pieces, Error> {
+        let used = self.in_box(agent, service, listener).await?;
+        let Pieces { size, stream } =
+            self.folders()?.open(&used.work.folder, path, offset, limit).await.map_err(told)?;
+        tracing::info!(target: "audit", owner = %used.owner, service = %used.service, bytes = size, "read_file");
+        let stream = stream.inspect(move |_| {
+            let _until_the_end = &used;
+        });
+        Ok(Pieces { size, stream: stream.boxed() })
+    }
+
     /// Writes a file of the agent's box, whole or not at all.
     ///
     /// # Errors
-    /// As [`Host::read_file`], and when the box would hold more than it may.
+    /// As [`Host::read_file`], when the box would hold more than it may, and when the content does not come as a whole.
     pub async fn write_file(
         &self,
         agent: &AgentName,
         service: Option<&str>,
         path: &str,
-        bytes: Vec<u8>,
+        content: Pieces,
         mode: Option<u32>,
         listener: Option<&Listener>,
-    ) -> Result<usize, Error> {
+    ) -> Result<u64, Error> {
         let used = self.in_box(agent, service, listener).await?;
-        let folders = self.folders()?;
-        if let Some(over) = self.over_budget(&used.work, bytes.len() as u64).await.map_err(told)? {
-            return Err(over);
-        }
-        let len = bytes.len();
-        folders.write(&used.work.folder, path, bytes, mode, used.work.user).await.map_err(told)?;
-        tracing::info!(target: "audit", owner = %used.owner, service = %used.service, bytes = len, "write_file");
-        Ok(len)
+        let size = content.size;
+        let _coming = self.room_for(&used.work, size).await?;
+        self.folders()?.write(&used.work.folder, path, content, mode, used.work.user).await.map_err(told)?;
+        tracing::info!(target: "audit", owner = %used.owner, service = %used.service, bytes = size, "write_file");
+        Ok(size)
     }
 
     /// Lists a directory of the agent's box.
@@ -401,7 +358,7 @@ impl Host {
         Ok(InUse { service, owner: owner.clone(), serving, work, flight })
     }
 
-    fn folders(&self) -> Result<&dyn Folders, Error> {
+    pub(crate) fn folders(&self) -> Result<&dyn Folders, Error> {
         self.folders_if_any().ok_or_else(|| {
             Error::new(
                 Code::InvalidState,
@@ -432,7 +389,7 @@ fn box_gone(service: &ServiceName) -> Error {
 }
 
 /// What a caller hears of a folder's error.
-fn told(e: FolderError) -> Error {
+pub(crate) fn told(e: FolderError) -> Error {
     let message = e.to_string();
     match e {
         FolderError::NotFound(_) => Error::new(Code::NotFound, message, "list the files to see what there is"),
@@ -441,6 +398,7 @@ fn told(e: FolderError) -> Error {
         }
         FolderError::Busy(_) => Error::retry(Code::InvalidState, 1, message, "call again when it stands still"),
         FolderError::TooLarge { .. } => Error::new(Code::TooLarge, message, "make it smaller, or split it"),
+        FolderError::Incomplete(_) => Error::bad_request(format!("the content is not whole: {message}")),
         FolderError::Full => Error::new(Code::InvalidState, message, "remove files, or tell the operator"),
         FolderError::Failed(_) => {
             tracing::error!(error = %message, "a work folder failed");

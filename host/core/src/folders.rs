@@ -1,7 +1,11 @@
 //! What the core needs of whatever keeps the work folders of boxes on this machine. A folder is reached by its name and
 //! never by a path, and what a caller names inside of it is contained there while it is opened.
 
+use std::fmt;
+
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -30,6 +34,41 @@ pub struct Content {
     pub bytes: Vec<u8>,
     /// The size of the whole file, in bytes.
     pub size: u64,
+}
+
+/// The content of a file on its way, in pieces. It is never in memory as a whole.
+pub struct Pieces {
+    /// How many bytes come.
+    pub size: u64,
+    /// The bytes. After an error there are no more.
+    pub stream: BoxStream<'static, Result<Bytes>>,
+}
+
+impl Pieces {
+    /// All of it, for where it is known to be small.
+    ///
+    /// # Errors
+    /// What went wrong on the way.
+    pub async fn collect(self) -> Result<Vec<u8>> {
+        self.stream
+            .try_fold(Vec::new(), async |mut all, piece| {
+                all.extend_from_slice(&piece);
+                Ok(all)
+            })
+            .await
+    }
+}
+
+impl From<Vec<u8>> for Pieces {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { size: bytes.len() as u64, stream: stream::once(async { Ok(Bytes::from(bytes)) }).boxed() }
+    }
+}
+
+impl fmt::Debug for Pieces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.size)
+    }
 }
 
 /// Something in a folder.
@@ -98,6 +137,9 @@ pub enum FolderError {
         /// How large it may be.
         limit: u64,
     },
+    /// Its content did not come as a whole: why.
+    #[error("{0}")]
+    Incomplete(String),
     /// No space is left for it.
     #[error("there is no space left")]
     Full,
@@ -130,8 +172,12 @@ pub trait Folders: Send + Sync + 'static {
     /// Reads of a regular file at most `limit` bytes from `offset` on.
     async fn read(&self, folder: &Folder, path: &str, offset: u64, limit: u64) -> Result<Content>;
 
-    /// Writes a file, whole or not at all, that belongs to `to`; missing directories before it are made.
-    async fn write(&self, folder: &Folder, path: &str, bytes: Vec<u8>, mode: Option<u32>, to: Ids) -> Result<()>;
+    /// The same in pieces, of a regular file as large as it is when this answers. One that gets shorter meanwhile ends early.
+    async fn open(&self, folder: &Folder, path: &str, offset: u64, limit: u64) -> Result<Pieces>;
+
+    /// Writes a file, whole or not at all, that belongs to `to`; missing directories before it are made. Content of another
+    /// size than it says is [`FolderError::Incomplete`].
+    async fn write(&self, folder: &Folder, path: &str, content: Pieces, mode: Option<u32>, to: Ids) -> Result<()>;
 
     /// Removes a file.
     async fn unlink(&self, folder: &Folder, path: &str) -> Result<()>;

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::budget::Coming;
 use crate::catalog::CatalogHandle;
 use crate::departed::Departed;
 use crate::ensure::{Change, Ensure, Limits};
@@ -85,6 +86,7 @@ pub struct Host {
     keep_on_shutdown: bool,
     folders: Option<Arc<dyn Folders>>,
     box_budget: BoxBudget,
+    coming: Coming,
     local_only: bool,
 }
 
@@ -206,6 +208,7 @@ impl Host {
             keep_on_shutdown,
             folders,
             box_budget,
+            coming: Coming::default(),
             local_only,
         }))
     }
@@ -398,6 +401,10 @@ impl Host {
 
     pub(crate) fn store(&self) -> &Store {
         &self.store
+    }
+
+    pub(crate) fn coming(&self) -> &Coming {
+        &self.coming
     }
 
     pub(crate) fn box_budget(&self) -> BoxBudget {

@@ -3,6 +3,7 @@
 
 mod body;
 pub mod boxes;
+mod budget;
 pub mod catalog;
 pub mod check;
 pub mod crash;

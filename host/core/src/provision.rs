@@ -325,7 +325,7 @@ impl Confirm<'_> {
     /// sees this one's files elsewhere, mounts another.
     async fn sees(&self, folder: &Folder, folders: &dyn Folders, user: Ids) -> Result<bool, NotMade> {
         let (name, nonce) = (format!(".{}-{}", self.maker.names.namespace(), random_hex(8)), random_hex(16));
-        if let Err(e) = folders.write(folder, &name, nonce.clone().into_bytes(), None, user).await {
+        if let Err(e) = folders.write(folder, &name, nonce.clone().into_bytes().into(), None, user).await {
             return Err(self.failed("share", cannot_be_given(&e)).await);
         }
         let seen = self.inside(&["cat", STATUS, &format!("{}/{name}", folder.inside)]).await;

@@ -13,15 +13,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::body::read;
+use crate::body::{read, read_query};
 use crate::error::{Code, Error, listed, shown};
+use crate::folders::Pieces;
 use crate::host::Host;
 use crate::name::{AgentName, ProjectName};
 use crate::people::{Caller, CallerKind};
 use crate::registry::Listener;
 
 use CallerKind::{Agent, Operator, Orchestrator};
-use boxes::{CreateArtifact, ListFiles, ReadArtifact, ReadFile, RunCommand, UpdateArtifact, WriteFile};
+use boxes::{CreateArtifact, ListFiles, ReadArtifact, ReadFile, RunCommand, UpdateArtifact, WriteContent, WriteFile};
 use people::{
     AgentGone, BeginWork, EndWork, ListAgents, RegisterAgent, RemoveAgent, RotateToken, SetProject, SetSwitch, SpawnEnv,
 };
@@ -39,8 +40,10 @@ pub struct Verb {
     pub callers: &'static [CallerKind],
     /// Whether only agents with a role that may ask for sandboxes may call it.
     pub by_role: bool,
-    /// Whether its body may hold a whole file.
+    /// Whether its body may hold a whole file, or be one; see [`write_content`].
     pub carries_file: bool,
+    /// Whether its answer may be a file; see [`read_content`].
+    pub answers_file: bool,
     /// One line for a caller.
     pub summary: &'static str,
     takes: fn() -> Map<String, Value>,
@@ -55,6 +58,7 @@ const fn verb<B: Body>(name: &'static str, callers: &'static [CallerKind], summa
         callers,
         by_role: false,
         carries_file: false,
+        answers_file: false,
         summary,
         takes: || schema::<B>(SchemaSettings::draft2020_12().for_deserialize()),
         answers: || schema::<Envelope<B::Evidence>>(SchemaSettings::draft2020_12().for_serialize()),
@@ -95,7 +99,7 @@ pub const VERBS: &[Verb] = &[
         carries_file: true,
         ..in_box::<WriteFile>("write_file", "Write a file in the work folder of your box, whole or not at all.")
     },
-    in_box::<ReadFile>("read_file", "Read a file of the work folder of your box."),
+    Verb { answers_file: true, ..in_box::<ReadFile>("read_file", "Read a file of the work folder of your box.") },
     in_box::<ListFiles>("list_files", "List a directory of the work folder of your box."),
     in_box::<CreateArtifact>("create_artifact", "Copy a file out of your box to where it stays when the box goes."),
     in_box::<UpdateArtifact>("update_artifact", "Copy a file out of your box in place of an artifact of yours."),
@@ -235,14 +239,43 @@ pub async fn call(
     body: &[u8],
     listener: Option<&Listener>,
 ) -> Result<Reply, Error> {
-    let run = (verb.run)(Call { host, caller, listener }, body);
-    let Caller::Agent { name, .. } = caller else {
-        return Ok(Reply { evidence: run.await?, lease_expires_at: None });
-    };
+    let (evidence, lease_expires_at) = counted(host, caller, (verb.run)(Call { host, caller, listener }, body)).await?;
+    Ok(Reply { evidence, lease_expires_at })
+}
+
+/// `write_file` with the content as it is, of any size that the box may hold; what else it takes is in `query`, as in the
+/// query of a URL.
+///
+/// # Errors
+/// What the caller is told.
+pub async fn write_content(host: &Host, caller: &Caller, query: &str, content: Pieces) -> Result<Reply, Error> {
+    let fields = read_query::<WriteContent>(query)?;
+    let (written, lease_expires_at) =
+        counted(host, caller, fields.write(Call { host, caller, listener: None }, content)).await?;
+    let evidence = serde_json::to_value(written).map_err(|_| Error::internal())?;
+    Ok(Reply { evidence, lease_expires_at })
+}
+
+/// `read_file` with the content as it is, as much of it as is asked for; what it takes is in `query`.
+///
+/// # Errors
+/// What the caller is told.
+pub async fn read_content(host: &Host, caller: &Caller, query: &str) -> Result<Pieces, Error> {
+    let fields = read_query::<ReadFile>(query)?;
+    Ok(counted(host, caller, fields.open(Call { host, caller, listener: None })).await?.0)
+}
+
+/// Does it on the caller's books, and answers when its lease ends.
+async fn counted<T>(
+    host: &Host,
+    caller: &Caller,
+    run: impl Future<Output = Result<T, Error>>,
+) -> Result<(T, Option<String>), Error> {
+    let Caller::Agent { name, .. } = caller else { return Ok((run.await?, None)) };
     host.registry().call_came(name);
-    let evidence = run.await?;
+    let done = run.await?;
     host.registry().call_ended(name);
-    Ok(Reply { evidence, lease_expires_at: host.lease_expires_at(name) })
+    Ok((done, host.lease_expires_at(name)))
 }
 
 /// A call of a verb.

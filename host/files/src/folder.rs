@@ -12,7 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::path::Asked;
-use crate::view::{View, kind, reopen, step};
+use crate::view::{Place, View, kind, reopen, step};
 use crate::{FilesError, Listing, list, remove, usage};
 
 /// How often a write begins anew because what it stood on was moved away.
@@ -135,28 +135,54 @@ impl WorkFolder {
         owner: Owner,
         parents: bool,
     ) -> Result<(), FilesError> {
-        let asked = self.asked(path)?;
-        let mut last = None;
-        for _ in 0..MOST_ROUNDS {
-            match self.write_once(&asked, bytes, mode, owner, parents) {
-                Err(Failed::Moved(e)) => last = Some(e),
-                Err(Failed::Finally(e)) => return Err(e),
-                Ok(()) => return Ok(()),
-            }
-            std::thread::yield_now();
-        }
-        Err(last.unwrap_or(FilesError::Busy(asked.shown)))
+        let mut staged = self.stage(path, owner, parents)?;
+        staged.append(bytes)?;
+        self.settle(staged, mode)
     }
 
-    fn write_once(
-        &self,
-        asked: &Asked<'_>,
-        bytes: &[u8],
-        mode: Option<u32>,
-        owner: Owner,
-        parents: bool,
-    ) -> Result<(), Failed> {
+    /// Begins what [`WorkFolder::write`] does, for content that comes in pieces: [`Staged::append`] takes them, and
+    /// [`WorkFolder::settle`] puts the file under its path. What can be told of the path is told here.
+    ///
+    /// # Errors
+    /// As [`WorkFolder::write`].
+    pub fn stage(&self, path: &str, owner: Owner, parents: bool) -> Result<Staged, FilesError> {
+        let asked = self.asked(path)?;
+        again(&asked.shown, || self.place(&asked, owner, parents))?;
+        let shown = asked.shown;
+        let of = |e| FilesError::of(e, &shown);
+        let own = self.own.try_clone().map_err(|e| FilesError::of_io(e, &shown))?;
+        let name = format!(".sandbar-{}", remove::unique());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(openat(&own, &name, flags, Mode::from_raw_mode(0o600)).map_err(of)?);
+        Ok(Staged { own, name, file, path: path.to_owned(), owner, parents, settled: false })
+    }
+
+    /// Puts a staged file under its path.
+    ///
+    /// # Errors
+    /// As [`WorkFolder::write`], and [`FilesError::Busy`] where the box took it away.
+    pub fn settle(&self, mut staged: Staged, mode: Option<u32>) -> Result<(), FilesError> {
+        let path = staged.path.clone();
+        let asked = self.asked(&path)?;
         let shown = &asked.shown;
+        staged.owner.take(&staged.file).map_err(|e| FilesError::of(e, shown))?;
+        again(shown, || {
+            let (place, kept) = self.place(&asked, staged.owner, staged.parents)?;
+            let mode = Mode::from_raw_mode(mode.unwrap_or(kept) & 0o777);
+            // After the owner: a change of owner takes bits away.
+            fchmod(&staged.file, mode).map_err(|e| FilesError::of(e, shown))?;
+            renameat(&staged.own, &staged.name, &place.folder, place.name.as_slice()).map_err(|e| match e {
+                // The directory was deleted, or the box took the new file away before it had its name.
+                Errno::NOENT => Failed::Moved(FilesError::Busy(shown.clone())),
+                other => FilesError::of(other, shown).into(),
+            })
+        })?;
+        staged.settled = true;
+        Ok(())
+    }
+
+    /// Where a path leads, and the permissions of what is there.
+    fn place(&self, asked: &Asked<'_>, owner: Owner, parents: bool) -> Result<(Place, u32), Failed> {
         let place = match self.view.place(asked) {
             Err(FilesError::NotFound(_)) if parents => {
                 self.make_parents(asked, owner)?;
@@ -167,17 +193,12 @@ impl WorkFolder {
             }
             other => other?,
         };
-        let kept = match place.found {
-            Some((_, stat)) if kind(&stat) == FileType::RegularFile => stat.st_mode & 0o777,
-            Some(_) => return Err(FilesError::NotAFile(shown.clone()).into()),
+        let kept = match &place.found {
+            Some((_, stat)) if kind(stat) == FileType::RegularFile => stat.st_mode & 0o777,
+            Some(_) => return Err(FilesError::NotAFile(asked.shown.clone()).into()),
             None => 0o644,
         };
-        let mode = Mode::from_raw_mode(mode.unwrap_or(kept) & 0o777);
-        put(&place.folder, &place.name, bytes, mode, owner).map_err(|e| match e {
-            // The directory was deleted, or the box took the new file away before it had its name.
-            Errno::NOENT => Failed::Moved(FilesError::Busy(shown.clone())),
-            other => FilesError::of(other, shown).into(),
-        })
+        Ok((place, kept))
     }
 
     /// Makes the directories that a path needs.
@@ -286,24 +307,51 @@ impl From<FilesError> for Failed {
     }
 }
 
-/// Puts a file under a name. It is made beside it under a name of its own and everything is done through its handle, so
-/// nothing that the box does to that name can change whose file is given away.
-fn put(folder: &OwnedFd, name: &[u8], bytes: &[u8], mode: Mode, owner: Owner) -> Result<(), Errno> {
-    let temporary = format!(".sandbar-{}", remove::unique());
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(openat(folder, &temporary, flags, Mode::from_raw_mode(0o600))?);
-    let written = file
-        .write_all(bytes)
-        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
-        .and_then(|()| owner.take(&file))
-        // After the owner: a change of owner takes bits away.
-        .and_then(|()| fchmod(&file, mode))
-        .and_then(|()| renameat(folder, &temporary, folder, name));
-    if written.is_err() {
-        // It may have become something else; then it stays, and is the box's.
-        let _ = unlinkat(folder, &temporary, AtFlags::empty());
+/// Does it, anew where what it stood on was moved away.
+fn again<T>(shown: &str, mut done: impl FnMut() -> Result<T, Failed>) -> Result<T, FilesError> {
+    let mut last = None;
+    for _ in 0..MOST_ROUNDS {
+        match done() {
+            Ok(done) => return Ok(done),
+            Err(Failed::Finally(e)) => return Err(e),
+            Err(Failed::Moved(e)) => last = Some(e),
+        }
+        std::thread::yield_now();
     }
-    written
+    Err(last.unwrap_or_else(|| FilesError::Busy(shown.to_owned())))
+}
+
+/// A file that has its content before it has its path; where it does not get there, nothing is left of it. Until then it has
+/// a name of its own in the work folder, and everything is done through its handle: nothing that the box does to that name
+/// can change whose file is given away.
+#[derive(Debug)]
+pub struct Staged {
+    own: OwnedFd,
+    name: String,
+    file: File,
+    path: String,
+    owner: Owner,
+    parents: bool,
+    settled: bool,
+}
+
+impl Staged {
+    /// Adds to it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), FilesError> {
+        self.file.write_all(bytes).map_err(|e| FilesError::of_io(e, &self.path))
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if !self.settled {
+            // It may have become something else; then it stays, and is the box's.
+            let _ = unlinkat(&self.own, &self.name, AtFlags::empty());
+        }
+    }
 }
 
 /// Gives a directory that was just made to the box's user. Between making and opening it the box may have put another

@@ -38,7 +38,7 @@ mod usage;
 mod view;
 
 pub use error::FilesError;
-pub use folder::{Content, Owner, WorkFolder};
+pub use folder::{Content, Owner, Staged, WorkFolder};
 pub use folders::WorkFolders;
 pub use list::{Entry, Kind, Listing};
 pub use local::LocalFolders;

@@ -8,13 +8,21 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions};
-use sandbar_core::folders::{Content, Folder, FolderError, Folders, Ids, Item, Kept, Listing, Result};
+use futures_util::future::join;
+use futures_util::stream::{self, StreamExt as _};
+use sandbar_core::folders::{Content, Folder, FolderError, Folders, Ids, Item, Kept, Listing, Pieces, Result};
 use sandbar_core::secret::hex;
 use sha2::{Digest, Sha256};
 
 use crate::{FilesError, Owner, WorkFolder, WorkFolders, remove};
+
+/// How much of a file is read at once, in bytes.
+const PIECE: u64 = 512 << 10;
+/// How many pieces that have come are written at once.
+const BATCH: usize = 16;
 
 /// See the module.
 #[derive(Debug)]
@@ -85,6 +93,22 @@ fn told(e: FilesError) -> FolderError {
     }
 }
 
+/// A part of a file; less of it where the file got shorter.
+fn piece(file: &std::fs::File, offset: u64, size: u64) -> Result<Bytes> {
+    let mut bytes = vec![0; usize::try_from(size).unwrap_or_default()];
+    let mut read = 0;
+    while read < bytes.len() {
+        match file.read_at(&mut bytes[read..], offset + read as u64) {
+            Ok(0) => break,
+            Ok(n) => read += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    bytes.truncate(read);
+    Ok(bytes.into())
+}
+
 fn failed(e: std::io::Error) -> FolderError {
     told(FilesError::of_io(e, "artifact"))
 }
@@ -135,13 +159,52 @@ impl Folders for LocalFolders {
         .await
     }
 
-    async fn write(&self, folder: &Folder, path: &str, bytes: Vec<u8>, mode: Option<u32>, to: Ids) -> Result<()> {
-        let (name, path) = (folder.name.clone(), path.to_owned());
-        self.at(folder, move |work, inner| {
-            work.write(&path, &bytes, mode, owner(to), true).map_err(told)?;
+    async fn open(&self, folder: &Folder, path: &str, offset: u64, limit: u64) -> Result<Pieces> {
+        let path = path.to_owned();
+        let (file, size) = self.at(folder, move |work, _| work.open_read(&path, u64::MAX).map_err(told)).await?;
+        let (file, end) = (Arc::new(file), size.min(offset.saturating_add(limit)));
+        let offsets = stream::iter((offset..end).step_by(PIECE as usize));
+        let this = Self(self.0.clone());
+        let pieces = offsets.map(move |at| {
+            let (this, file) = (Self(this.0.clone()), file.clone());
+            async move { this.blocking(move |_| piece(&file, at, PIECE.min(end - at))).await }
+        });
+        // One is read while the one before it is on its way.
+        Ok(Pieces { size: end.saturating_sub(offset), stream: pieces.buffered(2).boxed() })
+    }
+
+    async fn write(&self, folder: &Folder, path: &str, content: Pieces, mode: Option<u32>, to: Ids) -> Result<()> {
+        let (name, path, Pieces { size, stream }) = (folder.name.clone(), path.to_owned(), content);
+        let (work, mut staged) = self
+            .at(folder, move |work, _| {
+                let staged = work.stage(&path, owner(to), true).map_err(told)?;
+                Ok((work, staged))
+            })
+            .await?;
+        let mut batches = stream.ready_chunks(BATCH);
+        let (mut came, mut next) = (0_u64, batches.next().await);
+        // Whoever sends may take its time, so that no thread waits for it.
+        while let Some(batch) = next {
+            let batch = batch.into_iter().collect::<Result<Vec<_>>>()?;
+            came += batch.iter().map(|piece| piece.len() as u64).sum::<u64>();
+            if came > size {
+                break;
+            }
+            let append = self.blocking(move |_| {
+                batch.iter().try_for_each(|piece| staged.append(piece)).map_err(told)?;
+                Ok(staged)
+            });
+            let (appended, after) = join(append, batches.next()).await;
+            (staged, next) = (appended?, after);
+        }
+        if came != size {
+            return Err(FolderError::Incomplete(format!("{came} of {size} bytes came")));
+        }
+        self.blocking(move |inner| {
+            work.settle(staged, mode).map_err(told)?;
             // What it took the place of is found out by the next count.
             if let Some(used) = inner.used().get_mut(&name) {
-                *used = used.saturating_add(bytes.len() as u64);
+                *used = used.saturating_add(size);
             }
             Ok(())
         })

@@ -6,19 +6,22 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{Path, RawQuery, Request, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
+use futures_util::stream::{self, StreamExt as _};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use sandbar_core::error::{Code, Error};
+use sandbar_core::folders::{FolderError, Pieces};
 use sandbar_core::health;
 use sandbar_core::host::Host;
 use sandbar_core::people::Caller;
 use sandbar_core::secret::random_hex;
 use sandbar_core::verb::{self, Reply};
 use serde_json::json;
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -31,6 +34,9 @@ pub(crate) const MAX_BODY: usize = 64 << 10;
 
 /// Largest body of a verb that carries a file, in bytes.
 pub(crate) const MAX_FILE_BODY: usize = 16 << 20;
+
+/// The type of content that is sent as it is, in either direction.
+const OCTETS: &str = "application/octet-stream";
 
 /// How long the body of a refused caller may take. It is on its way already.
 const DISCARD_DEADLINE: Duration = Duration::from_secs(1);
@@ -92,32 +98,94 @@ async fn not_get() -> Response {
 async fn do_verb(
     State(host): State<Arc<Host>>,
     name: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let request_id = random_hex(8);
     // A name that is no text is no verb.
     let name = name.map_or_else(|_| String::from("?"), |Path(name)| name);
+    let query = query.unwrap_or_default();
     let span = tracing::info_span!("verb", request_id, verb = tracing::field::Empty);
-    let result = run_verb(&host, &name, &headers, body).instrument(span).await;
-    envelope(result, request_id)
+    match run_verb(&host, &name, &query, &headers, body).instrument(span).await {
+        Ok(Answer::Reply(reply)) => envelope(Ok(reply), request_id),
+        Ok(Answer::Content(content)) => raw(content, &request_id),
+        Err(e) => envelope(Err(e), request_id),
+    }
 }
 
-async fn run_verb(host: &Arc<Host>, name: &str, headers: &HeaderMap, body: Body) -> Result<Reply, Error> {
-    let verb = match authenticate(host, headers).and_then(|caller| verb::find(host, name, &caller)) {
-        Ok(verb) => verb,
+/// What a verb answers.
+enum Answer {
+    Reply(Reply),
+    /// The bytes of a file.
+    Content(Pieces),
+}
+
+async fn run_verb(host: &Arc<Host>, name: &str, query: &str, headers: &HeaderMap, body: Body) -> Result<Answer, Error> {
+    let (verb, caller) = match authenticate(host, headers).and_then(|c| Ok((verb::find(host, name, &c)?, c))) {
+        Ok(found) => found,
         Err(e) => {
             discard(body).await;
             return Err(e);
         }
     };
     tracing::Span::current().record("verb", verb.name);
+    let is_raw = |of| headers.get(of).is_some_and(|h| h == OCTETS);
+    if verb.carries_file && is_raw(header::CONTENT_TYPE) {
+        let body = Arc::new(Mutex::new(body));
+        let written = match incoming(headers, body.clone()) {
+            Ok(content) => verb::write_content(host, &caller, query, content).await,
+            Err(e) => Err(e),
+        };
+        if written.is_err() {
+            discard_rest(&body).await;
+        }
+        return written.map(Answer::Reply);
+    }
     let max = if verb.carries_file { MAX_FILE_BODY } else { MAX_BODY };
     let body = read(headers, body, max).await?;
     // Once more: a token may have been revoked while the body was on its way.
     let caller = authenticate(host, headers)?;
     verb::find(host, name, &caller)?;
-    verb::call(host, verb, &caller, &body, None).await
+    if verb.answers_file && is_raw(header::ACCEPT) {
+        return verb::read_content(host, &caller, query).await.map(Answer::Content);
+    }
+    verb::call(host, verb, &caller, &body, None).await.map(Answer::Reply)
+}
+
+/// A body that is the content of a file.
+fn incoming(headers: &HeaderMap, body: Arc<Mutex<Body>>) -> Result<Pieces, Error> {
+    let size = headers.get(header::CONTENT_LENGTH).and_then(|h| h.to_str().ok()?.parse().ok());
+    let size = size.ok_or_else(|| Error::bad_request("content that is sent as it is needs a `Content-Length`"))?;
+    let stream = stream::unfold(Some(body), async |body| {
+        let body = body?;
+        let broken = |why: String| Some((Err(FolderError::Incomplete(why)), None));
+        let piece = tokio::time::timeout(BODY_DEADLINE, async { body.lock().await.frame().await }).await;
+        match piece {
+            // What is no data is a trailer, and says nothing here.
+            Ok(Some(Ok(frame))) => Some((Ok(frame.into_data().unwrap_or_default()), Some(body))),
+            Ok(None) => None,
+            Ok(Some(Err(_))) => broken("the body ended before it was complete".to_owned()),
+            Err(_) => broken(format!("nothing came for {} s", BODY_DEADLINE.as_secs())),
+        }
+    });
+    Ok(Pieces { size, stream: stream.boxed() })
+}
+
+/// As [`discard`], however much it is: a sender that is cut off while it sends does not read the answer.
+async fn discard_rest(body: &Mutex<Body>) {
+    let rest = async { while let Some(Ok(_)) = body.lock().await.frame().await {} };
+    let _ = tokio::time::timeout(DISCARD_DEADLINE, rest).await;
+}
+
+/// The content of a file as it is. Where it breaks off, so does the answer.
+fn raw(Pieces { size, stream }: Pieces, request_id: &str) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, OCTETS.to_owned()),
+        (header::CONTENT_LENGTH, size.to_string()),
+        (HeaderName::from_static("x-request-id"), request_id.to_owned()),
+    ];
+    (headers, Body::from_stream(stream)).into_response()
 }
 
 pub(crate) fn authenticate(host: &Host, headers: &HeaderMap) -> Result<Caller, Error> {

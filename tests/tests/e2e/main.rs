@@ -22,4 +22,5 @@ mod refusals;
 mod reload;
 mod restart;
 mod sweep;
+mod transfers;
 mod trouble;

@@ -81,7 +81,7 @@ pub(super) struct Written {
     /// The file.
     path: String,
     /// How much was written.
-    bytes: usize,
+    bytes: u64,
 }
 
 impl Body for WriteFile {
@@ -96,10 +96,27 @@ impl Body for WriteFile {
             }
             _ => return Err(Error::bad_request("name either `content` or `content_base64`")),
         };
+        WriteContent { service, path, mode }.write(call, bytes.into()).await
+    }
+}
+
+/// Where content goes that comes as it is.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WriteContent {
+    service: Option<String>,
+    path: String,
+    mode: Option<u32>,
+}
+
+impl WriteContent {
+    pub(super) async fn write(self, call: Call<'_>, content: Pieces) -> Result<Written, Error> {
+        let Self { service, path, mode } = self;
         if mode.is_some_and(|mode| mode > 0o777) {
             return Err(Error::bad_request("`mode`: it is more than 0o777, which is 511"));
         }
-        let bytes = call.host.write_file(call.agent()?, service.as_deref(), &path, bytes, mode, call.listener).await?;
+        let bytes =
+            call.host.write_file(call.agent()?, service.as_deref(), &path, content, mode, call.listener).await?;
         Ok(Written { path, bytes })
     }
 }
@@ -150,6 +167,15 @@ pub(super) struct FileRead {
     path: String,
     #[serde(flatten)]
     part: Part,
+}
+
+impl ReadFile {
+    /// The content as it is, as much of it as is asked for.
+    pub(super) async fn open(self, call: Call<'_>) -> Result<Pieces, Error> {
+        let Self { service, path, offset, limit } = self;
+        let limit = limit.unwrap_or(u64::MAX);
+        call.host.open_file(call.agent()?, service.as_deref(), &path, offset, limit, call.listener).await
+    }
 }
 
 impl Body for ReadFile {

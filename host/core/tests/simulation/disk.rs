@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbar_core::folders::{Content, Folder, FolderError, Folders, Ids, Item, Kept, Listing, Result};
+use sandbar_core::folders::{Content, Folder, FolderError, Folders, Ids, Item, Kept, Listing, Pieces, Result};
 use sandbar_core::runtime::{Labels, RuntimeError};
 
 use crate::container::Container;
@@ -290,7 +290,12 @@ impl Folders for WorkFolders {
         .await
     }
 
-    async fn write(&self, folder: &Folder, path: &str, bytes: Vec<u8>, _: Option<u32>, _: Ids) -> Result<()> {
+    async fn open(&self, folder: &Folder, path: &str, offset: u64, limit: u64) -> Result<Pieces> {
+        Ok(self.read(folder, path, offset, limit).await?.bytes.into())
+    }
+
+    async fn write(&self, folder: &Folder, path: &str, content: Pieces, _: Option<u32>, _: Ids) -> Result<()> {
+        let bytes = content.collect().await?;
         self.inside(folder, path, |files| {
             files.insert(path.to_owned(), bytes);
             Ok(())

@@ -134,7 +134,7 @@ impl Stage {
     }
 
     /// Writes a file.
-    pub(crate) async fn write(&self, host: &Host, agent: usize) -> Option<Result<usize, Error>> {
+    pub(crate) async fn write(&self, host: &Host, agent: usize) -> Option<Result<u64, Error>> {
         let (name, from) = (&self.agents[agent], self.world.now());
         let project = host.people().work(name).map(|work| work.project)?;
         let retained = self.owner(agent, &project, BOX).0.retains();
@@ -144,7 +144,7 @@ impl Stage {
         let (takes, bytes) = (Duration::from_secs(10), path.clone().into_bytes());
         let before = self.box_of(host, agent, &project);
         let result =
-            self.in_box(host, agent, takes, None, host.write_file(name, None, &path, bytes, None, None)).await?;
+            self.in_box(host, agent, takes, None, host.write_file(name, None, &path, bytes.into(), None, None)).await?;
         if result.is_ok() {
             let after = self.box_of(host, agent, &project);
             let disturbed = self.world.with(|inner| inner.was_disturbed(name.as_str(), from));

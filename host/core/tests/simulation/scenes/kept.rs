@@ -244,7 +244,7 @@ fn an_agent_that_is_removed_takes_along_what_it_retained() {
             host.begin_work("main", &s.projects, &other, &engine::project("depot")).await.unwrap();
             let found = host.read_file(&other, None, "f", 0, 1, None).await.unwrap_err();
             assert_eq!(found.code, Code::NotFound);
-            host.write_file(&other, None, "f", vec![1], None, None).await.unwrap();
+            host.write_file(&other, None, "f", vec![1].into(), None, None).await.unwrap();
             host.request_sandbox(&other, None, &PLAIN, None).await.unwrap();
             host.remove_agent(&other).await.unwrap();
         }

@@ -1,0 +1,157 @@
+//! How much the boxes hold, and may hold: each, and all together.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::boxes::told;
+use crate::error::{Code, Error};
+use crate::folders::FolderError;
+use crate::host::Host;
+use crate::sandbox::WorkFolder;
+
+/// When a running command is first looked at for how much it has written: most are over by then.
+const FIRST_LOOK: Duration = Duration::from_millis(200);
+/// Pause between two looks after that. They get rarer where they take long.
+const BUDGET_EVERY: Duration = Duration::from_secs(1);
+
+/// How many bytes are on their way into each folder. Writers that come at once each see the others.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Coming(Arc<Mutex<HashMap<String, u64>>>);
+
+impl Coming {
+    /// Has them count until the answer is dropped.
+    fn add(&self, folder: &str, bytes: u64) -> OnTheWay {
+        self.with(|all| {
+            let coming = all.entry(folder.to_owned()).or_default();
+            *coming = coming.saturating_add(bytes);
+        });
+        OnTheWay { coming: self.clone(), folder: folder.to_owned(), bytes }
+    }
+
+    /// How many are on their way into one folder, and into all.
+    fn count(&self, folder: &str) -> (u64, u64) {
+        self.with(|all| {
+            let sum = all.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+            (all.get(folder).copied().unwrap_or_default(), sum)
+        })
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut HashMap<String, u64>) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Bytes that are on their way until this is dropped.
+#[derive(Debug)]
+pub(crate) struct OnTheWay {
+    coming: Coming,
+    folder: String,
+    bytes: u64,
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        self.coming.with(|all| {
+            if let Some(coming) = all.get_mut(&self.folder) {
+                *coming = coming.saturating_sub(self.bytes);
+                if *coming == 0 {
+                    all.remove(&self.folder);
+                }
+            }
+        });
+    }
+}
+
+impl Host {
+    /// Keeps room for so many bytes more.
+    ///
+    /// # Errors
+    /// When the box, or all boxes together, would hold more than they may.
+    pub(crate) async fn room_for(&self, work: &WorkFolder, bytes: u64) -> Result<OnTheWay, Error> {
+        let on_the_way = self.coming().add(&work.folder.name, bytes);
+        let (here, everywhere) = self.coming().count(&work.folder.name);
+        match self.over_budget(work, here, everywhere).await.map_err(told)? {
+            Some(over) => Err(over),
+            None => Ok(on_the_way),
+        }
+    }
+
+    /// Waits for a command, and cancels it when the box, or all boxes together, hold more than they may. Answers the error
+    /// where that happened.
+    pub(crate) async fn within_budget<T>(
+        &self,
+        work: &WorkFolder,
+        command: impl Future<Output = T>,
+        cancel: &CancellationToken,
+    ) -> (T, Option<Error>) {
+        let watch = async {
+            // Only what grows is ended: whoever is over its share may remove, and all may go on working where others took it.
+            let before = self.used(work).await.unwrap_or_default();
+            let mut pause = FIRST_LOOK;
+            loop {
+                tokio::time::sleep(pause).await;
+                let began = tokio::time::Instant::now();
+                if let Ok(Some(over)) = self.over_budget(work, 0, 0).await
+                    && self.used(work).await.is_ok_and(|used| used > before)
+                {
+                    return over;
+                }
+                pause = BUDGET_EVERY.max(began.elapsed() * 10);
+            }
+        };
+        tokio::pin!(command);
+        tokio::select! {
+            result = &mut command => (result, None),
+            over = watch => {
+                cancel.cancel();
+                (command.await, Some(over))
+            }
+        }
+    }
+
+    /// What a box holds.
+    async fn used(&self, work: &WorkFolder) -> Result<u64, FolderError> {
+        let Some(folders) = self.folders_if_any() else { return Ok(0) };
+        folders.usage(&work.folder, u64::MAX).await
+    }
+
+    /// What is to be answered where the box, or all boxes together, would hold more than they may with so many bytes more.
+    async fn over_budget(&self, work: &WorkFolder, here: u64, everywhere: u64) -> Result<Option<Error>, FolderError> {
+        let Some(folders) = self.folders_if_any() else { return Ok(None) };
+        let budget = self.box_budget();
+        let over = |message: String, remediate: &str| Ok(Some(Error::new(Code::InvalidState, message, remediate)));
+        if folders.usage(&work.folder, budget.one).await?.saturating_add(here) > budget.one {
+            return over(
+                format!("the work folder would hold more than {} bytes", budget.one),
+                "remove files with a short command; the operator sets `[boxes] max_bytes`",
+            );
+        }
+        if folders.usage_of_all(budget.all).await?.saturating_add(everywhere) > budget.all {
+            return over(
+                format!("all work folders together would hold more than {} bytes", budget.all),
+                "remove files with a short command, or have the operator raise `[boxes] max_total_bytes`",
+            );
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_its_way_counts_until_it_is_there_or_given_up() {
+        let coming = Coming::default();
+        let (one, two, other) = (coming.add("a", 3), coming.add("a", 4), coming.add("b", 5));
+        assert_eq!((coming.count("a"), coming.count("b"), coming.count("c")), ((7, 12), (5, 12), (0, 12)));
+        drop(one);
+        assert_eq!(coming.count("a"), (4, 9));
+        drop((two, other));
+        assert_eq!(coming.count("a"), (0, 0));
+        assert!(coming.with(|all| all.is_empty()));
+    }
+}
