@@ -155,7 +155,7 @@ impl Host {
             user: None,
             timeout: run.deadline,
             keep: KEPT_OUTPUT,
-            mark: (format!("{}COMMAND", self.names().reserved_prefix()), random_hex(16)),
+            mark: (self.names().command_mark(), random_hex(16)),
         }
     }
 

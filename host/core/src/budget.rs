@@ -10,12 +10,16 @@ use crate::boxes::told;
 use crate::error::{Code, Error};
 use crate::folders::FolderError;
 use crate::host::Host;
+use crate::runtime::Left;
 use crate::sandbox::WorkFolder;
 
 /// When a running command is first looked at for how much it has written: most are over by then.
 const FIRST_LOOK: Duration = Duration::from_millis(200);
 /// Pause between two looks after that. They get rarer where they take long.
 const BUDGET_EVERY: Duration = Duration::from_secs(1);
+
+/// Pause between two looks at what grows where no command runs.
+const LEFT_EVERY: Duration = Duration::from_secs(5);
 
 /// How many bytes are on their way into each folder. Writers that come at once each see the others.
 #[derive(Debug, Clone, Default)]
@@ -108,6 +112,46 @@ impl Host {
             over = watch => {
                 cancel.cancel();
                 (command.await, Some(over))
+            }
+        }
+    }
+
+    /// Looks again and again at what the boxes hold in which no command runs. What commands left may fill them as well, and
+    /// goes where it does.
+    pub(crate) async fn watch_growth(&self) {
+        let mut held = HashMap::new();
+        let mut pause = LEFT_EVERY;
+        loop {
+            tokio::time::sleep(pause).await;
+            let began = tokio::time::Instant::now();
+            self.end_what_grows(&mut held).await;
+            pause = LEFT_EVERY.max(began.elapsed() * 10);
+        }
+    }
+
+    async fn end_what_grows(&self, held: &mut HashMap<String, u64>) {
+        let before = std::mem::take(held);
+        for owner in self.registry().owners() {
+            let live = self.registry().snapshot(&owner).live;
+            let boxes = live.into_iter().flat_map(|live| live.services.into_values());
+            for (serving, work) in boxes.filter_map(|s| s.work.clone().map(|work| (s, work))) {
+                let name = &work.folder.name;
+                // A command watches over its box itself.
+                if self.registry().is_in_use(&owner) {
+                    continue;
+                }
+                let Ok(used) = self.used(&work).await else { continue };
+                let grew = before.get(name).is_some_and(|before| used > *before);
+                held.insert(name.clone(), used);
+                if !grew || !matches!(self.over_budget(&work, 0, 0).await, Ok(Some(_))) {
+                    continue;
+                }
+                tracing::warn!(owner = %owner, used, "what commands left in a box fills it, and is ended");
+                let mark = self.names().command_mark();
+                if !self.runtime().end_left(&serving.id, &mark, Left::Everything).await.unwrap_or(false) {
+                    let why = "what fills it could not be ended";
+                    self.registry().release_serving(&owner, &serving, why).await;
+                }
             }
         }
     }

@@ -234,6 +234,7 @@ impl Host {
         tokio::select! {
             () = janitor.run() => {}
             () = self.watch_ends() => {}
+            () = self.watch_growth() => {}
             () = self.health.clone().watch() => {}
         }
     }

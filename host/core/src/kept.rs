@@ -20,7 +20,7 @@ use crate::plan::{Secrets, label};
 use crate::progress::{Progress, ProgressSink};
 use crate::provision::{Confirm, NotMade, serving};
 use crate::registry::Entry;
-use crate::runtime::{Result as RuntimeResult, RuntimeError, Unit, UnitState};
+use crate::runtime::{Left, Result as RuntimeResult, RuntimeError, Unit, UnitState};
 use crate::sandbox::{Live, Serving, Want};
 use crate::secret::Secret;
 use crate::store::KeptRow;
@@ -293,6 +293,12 @@ impl Ensure {
             TakeIn::Serving(patience) => confirm.still_good(patience).await,
             TakeIn::Woken => confirm.confirm().await,
         };
+        // What an earlier host ran has nobody to end it any more.
+        if let (Ok(_), TakeIn::Serving(_), Some(_)) = (&good, how, &folder)
+            && !self.runtime.end_left(&unit.id, &self.names.command_mark(), Left::AtWork).await?
+        {
+            return Err("a command that an earlier host left in it cannot be ended".into());
+        }
         match good {
             Ok(user) => Ok(serving(&unit, &checked, secrets, features, superuser, folder.zip(user))),
             Err(NotMade::Away(why)) => Err(Not::Known(RuntimeError::Unreachable(why))),

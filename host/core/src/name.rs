@@ -269,6 +269,11 @@ impl Names {
         format!("{}_TEST_", self.upper)
     }
 
+    /// The variable by which everything that a command started is told from the rest of its box.
+    pub fn command_mark(&self) -> String {
+        format!("{}COMMAND", self.reserved_prefix())
+    }
+
     /// Names that start so are the host's own in a container's environment.
     pub fn reserved_prefix(&self) -> String {
         format!("{}_", self.upper)

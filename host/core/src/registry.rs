@@ -600,6 +600,11 @@ impl Registry {
         entries.iter().filter(|(_, e)| !matches!(*e.lock(), State::Absent)).map(|(a, _)| a.clone()).collect()
     }
 
+    /// Whether a call uses something of an owner's right now.
+    pub(crate) fn is_in_use(&self, owner: &Owner) -> bool {
+        self.find(owner).is_some_and(|entry| entry.in_flight.load(Ordering::SeqCst) > 0)
+    }
+
     /// Forgets what says nothing any more. An entry that somebody holds is kept: there must never be two
     /// of an agent.
     pub(crate) fn prune(&self) {

@@ -209,7 +209,7 @@ pub struct RunPlan {
     /// How many bytes are kept of each stream: the first and the last half.
     pub keep: usize,
     /// A variable and its value, added to `env`, which no other command has. What a command started is recognised by it.
-    /// All commands of a unit have the same variable, and values of letters and digits, all of one length.
+    /// All commands of a unit have the same variable, and values of 32 hexadecimal digits.
     pub mark: (String, String),
 }
 
@@ -319,6 +319,15 @@ pub struct PutError {
 /// Result of a runtime call.
 pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
 
+/// What is left in a unit in which no command of this host runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// The commands that an earlier host had not ended yet, with all that they started.
+    AtWork,
+    /// Those, and what commands left that were over by themselves.
+    Everything,
+}
+
 /// What runs containers.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
@@ -356,6 +365,10 @@ pub trait Runtime: Send + Sync + 'static {
         cancel: &CancellationToken,
         alone: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Result<RunOutput>;
+
+    /// Ends what [`Runtime::run`] left in a unit in which no command runs, recognised by the name of the mark of commands,
+    /// and answers whether that succeeded within 10 s.
+    async fn end_left(&self, id: &str, mark: &str, left: Left) -> Result<bool>;
 
     /// Stops a unit and keeps it: its processes end, its volumes and its folder stay. Stopping one that is stopped is fine.
     async fn suspend(&self, id: &str, grace: Duration) -> Result<()>;

@@ -26,6 +26,9 @@ const TIMED_OUT: i64 = 124;
 /// The exit codes with which Docker and shells say that a command could not be started.
 const NOT_STARTED: [i64; 2] = [126, 127];
 
+/// How long every command's mark is. `end.sh` knows it.
+const MARK: usize = 32;
+
 /// The exit code of a command that was killed.
 const KILLED: i64 = 137;
 
@@ -57,8 +60,8 @@ pub(crate) async fn run(
 fn check(plan: &RunPlan) -> Result<()> {
     let refused = |what: &str| Err(RuntimeError::Refused(what.to_owned()));
     let (mark, value) = &plan.mark;
-    if !is_name(mark) || value.is_empty() || !value.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-        return refused("the command's mark is no variable with a value of letters and digits");
+    if !is_name(mark) || value.len() != MARK || !value.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        return refused("the command's mark is no variable with a value of 32 hexadecimal digits");
     }
     if plan.argv.first().is_none_or(String::is_empty) {
         return refused("there is no program to run");
@@ -295,7 +298,7 @@ mod tests {
             user: None,
             timeout: Duration::from_secs(1),
             keep: 10,
-            mark: ("MARK".to_owned(), "1f".to_owned()),
+            mark: ("MARK".to_owned(), "0123456789abcdef0123456789abcdef".to_owned()),
         }
     }
 
@@ -342,7 +345,7 @@ mod tests {
     #[test]
     fn the_environment_gets_the_mark_and_nothing_that_could_be_read_otherwise() {
         let config = config(&plan());
-        assert_eq!(config.env, Some(vec!["A=b=c".to_owned(), "MARK=1f".to_owned()]));
+        assert_eq!(config.env, Some(vec!["A=b=c".to_owned(), "MARK=0123456789abcdef0123456789abcdef".to_owned()]));
         assert_eq!((config.attach_stdin, config.privileged), (Some(false), None));
         for (name, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "x\0y"), ("MARK", "x")] {
             let mut plan = plan();

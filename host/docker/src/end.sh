@@ -1,37 +1,67 @@
 # Says that it is here, waits for its order, and then ends every process of one command, from within its container. Exit
 # code 0: none is left.
 # Argument: NAME=, with which every command's mark begins. The order is a line: 1 where no other command runs, else 0; for
-# how many seconds to try; and what follows NAME= in the mark of the command.
+# how many seconds to try; and what follows NAME= in the mark of the command. In its place `-` stands for every command that
+# is still at work, whoever started it not being there any more; and nothing for whatever any command left.
 #
 # This shell has a mark of its own, by which it tells itself from what it looks for. It starts no program: a command that
 # has used up the container's processes leaves none for that. Everything is stopped before anything is killed, since a
 # process that sees another one go may start it again.
 
-# Whether the mark stands in this environment; another one is noted in $marked. The shell drops the zero bytes between the
-# variables. What may not be read counts as empty.
+# Whether one of the marks stands in this environment; another one is noted in $marked. The shell drops the zero bytes
+# between the variables. What may not be read counts as empty.
 has_mark() {
   while IFS= read -r line || [ -n "$line" ]; do
-    case $line in
-      *"$mark"*) return 0 ;;
-      *"$any_mark"*) marked=1 ;;
-    esac
+    for mark in $marks; do
+      case $line in *"$mark"*) return 0 ;; esac
+    done
+    case $line in *"$any_mark"*) marked=1 ;; esac
   done 2>/dev/null <"$1"
   return 1
+}
+
+# Reads what the kernel says of process $1 into $stat, and whose child it is into $parent.
+look() {
+  stat= parent=
+  while IFS= read -r line || [ -n "$line" ]; do stat=$line; done 2>/dev/null <"/proc/$1/stat"
+  # What stands in parentheses is the process's to choose: the fields begin after the last one.
+  fields=${stat##*) }
+  parent=${fields#* }
+  parent=${parent%% *}
+}
+
+# Lists in $roots what was put into the container from outside, with all that comes from it, and in $marks their marks: some
+# may have put off their own.
+find_orphans() {
+  marks= roots=' '
+  for folder in /proc/[0-9]*; do
+    candidate=${folder#/proc/}
+    [ "$candidate" != 1 ] && [ "$candidate" != $$ ] || continue
+    look "$candidate"
+    case " 0$roots" in *" $parent "*) ;; *) continue ;; esac
+    roots="$roots$candidate "
+    while IFS= read -r line || [ -n "$line" ]; do
+      case $line in *"$any_mark"*) ;; *) continue ;; esac
+      # As long as every mark is; after it comes another variable. A guard that waits has none.
+      value=${line#*"$any_mark"}
+      value=${value%"${value#????????????????????????????????}"}
+      case $value in '' | *[!0-9a-f]*) ;; *) marks="$marks $any_mark$value" ;; esac
+    done 2>/dev/null <"$folder/environ"
+  done
 }
 
 # Whether process $1 is the command's: it has the mark; or it has no mark at all, and is the child of one that is the
 # command's, or no other command runs.
 is_ours() {
   process=$1 marked=
+  case $roots in *" $process "*) return 0 ;; esac
   # First what settles it for most. The shell reads byte by byte, and may be one of many that want the processor.
   has_mark "/proc/$process/environ" && return 0
   [ -z "$marked" ] || return 1
-  stat=
-  while IFS= read -r line || [ -n "$line" ]; do stat=$line; done 2>/dev/null <"/proc/$process/stat"
-  # What stands in parentheses is the process's to choose: the fields begin after the last one.
-  set -- ${stat##*) }
+  look "$process"
+  set -- $fields
   [ -n "$2" ] || return 1
-  parent=$2 session=$4
+  session=$4
   case $1 in
     # Dead, and only waited for; unless just its first thread is.
     [ZXx])
@@ -89,7 +119,11 @@ echo here
 # Nobody orders anything any more where the line does not come.
 read -r alone patience value || exit 2
 echo heard
-mark=$any_mark$value
+marks=$any_mark$value roots=
+if [ "$value" = - ]; then
+  find_orphans
+  [ "$roots" != ' ' ] || exit 0
+fi
 seconds
 end=$((now + patience))
 none=0 before= rounds=0 kills=0

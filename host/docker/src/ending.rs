@@ -13,7 +13,7 @@ use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::models::ExecConfig;
 use futures_util::{FutureExt as _, StreamExt as _};
-use sandbar_core::runtime::{Result, RunPlan, RuntimeError};
+use sandbar_core::runtime::{Left, Result, RunPlan, RuntimeError};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::Instant;
 
@@ -24,6 +24,9 @@ const SCRIPT: &str = include_str!("end.sh");
 
 /// The mark of a guard, which no command can have.
 const GUARD: &str = ".";
+
+/// What the order has in place of a mark for every command that is still at work.
+const AT_WORK: &str = "-";
 
 /// The script's exit code where something is left.
 const LEFT: i64 = 1;
@@ -51,7 +54,7 @@ impl Guards {
         {
             return Ok(guard);
         }
-        Guard::start(docker, id, plan, plan.user.clone()).await
+        Guard::start(docker, id, &plan.mark.0, plan.user.clone()).await
     }
 
     /// Has one wait that was not needed.
@@ -73,8 +76,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Starts one.
-    async fn start(docker: &Docker, id: &str, plan: &RunPlan, user: Option<String>) -> Result<Self> {
-        let (name, _) = &plan.mark;
+    async fn start(docker: &Docker, id: &str, name: &str, user: Option<String>) -> Result<Self> {
         let argv = ["/bin/sh", "-c", SCRIPT, "end", &format!("{name}=")];
         let config = ExecConfig {
             attach_stdin: Some(true),
@@ -133,6 +135,25 @@ impl Take for Said {
     }
 }
 
+/// Ends what is left in a container in which no command runs, and answers whether it is gone.
+pub(crate) async fn end_left(docker: &Docker, id: &str, mark: &str, left: Left) -> Result<bool> {
+    let order = match left {
+        Left::AtWork => AT_WORK,
+        // What every mark begins with.
+        Left::Everything => "",
+    };
+    let by_guards = async {
+        for user in [None, Some(ROOT.to_owned())] {
+            let guard = Guard::start(docker, id, mark, user).await?;
+            if guard.end(docker, order, true, limits::ENDING_AS_USER).await? == 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    tokio::time::timeout(limits::ENDING, by_guards).await.unwrap_or(Ok(false))
+}
+
 /// A command to be ended.
 pub(crate) struct Ending<'a> {
     pub(crate) docker: &'a Docker,
@@ -161,7 +182,7 @@ impl Ending<'_> {
                 } else {
                     Some(ROOT.to_owned())
                 };
-                guard = Guard::start(self.docker, self.id, self.plan, user).await;
+                guard = Guard::start(self.docker, self.id, &self.plan.mark.0, user).await;
             }
             unreachable!("the attempts do not end by themselves")
         };

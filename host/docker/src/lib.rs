@@ -31,7 +31,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{
-    Caps, Event, ExecOutput, ExecPlan, Exit, Labels, PutError, PutStep, Result, RunOutput, RunPlan, Runtime,
+    Caps, Event, ExecOutput, ExecPlan, Exit, Labels, Left, PutError, PutStep, Result, RunOutput, RunPlan, Runtime,
     RuntimeError, Unit, UnitPlan,
 };
 use tokio::sync::{Semaphore, mpsc};
@@ -164,6 +164,10 @@ impl Runtime for DockerRuntime {
         alone: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Result<RunOutput> {
         command::run(self.connection.client().await?, self.guards.clone(), id, plan, cancel, alone).await
+    }
+
+    async fn end_left(&self, id: &str, mark: &str, left: Left) -> Result<bool> {
+        ending::end_left(&self.connection.client().await?, id, mark, left).await
     }
 
     async fn suspend(&self, id: &str, grace: Duration) -> Result<()> {

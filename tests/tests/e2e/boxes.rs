@@ -436,6 +436,59 @@ fn what_a_command_started_ends_with_it() {
 }
 
 #[test]
+fn a_command_that_a_killed_host_left_ends_when_the_next_one_finds_its_box() {
+    let mut host = TestHost::start_with(boxes(""));
+    let agent = tenant(&host, "dev-1");
+    let line = "echo work > file; setsid sleep 4001 & (setsid env -i sleep 4002 &) ; sleep 4003";
+    let services = ["box", "home"];
+    for service in services {
+        out(&agent, service, "sleep 5000 >/dev/null 2>&1 &");
+    }
+    let containers = host.containers();
+    let runs = |what: &str| {
+        containers.iter().filter(|c| docker(["top", c, "-eo", "pid,args"]).is_ok_and(|top| top.contains(what))).count()
+    };
+    std::thread::scope(|scope| {
+        for service in services {
+            let body = json!({ "service": service, "command": line }).to_string();
+            let agent = &agent;
+            scope.spawn(move || agent.try_send("run_command", &body));
+        }
+        wait("the commands", || runs("sleep 4002") == 2);
+        host.kill();
+    });
+    assert_eq!((runs("sleep 4001"), runs("sleep 4003")), (2, 2), "nobody is there to end them");
+    host.up().unwrap();
+    wait("their end", || runs("sleep 400") == 0);
+    assert_eq!(runs("sleep 5000"), 2, "what was over is left alone");
+    let agent = host.nobody().with_token(agent.token().unwrap());
+    for service in services {
+        assert_eq!(out(&agent, service, "cat file"), "work");
+    }
+    assert_eq!(host.containers(), containers);
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
+}
+
+#[test]
+fn what_a_command_left_may_not_fill_its_box() {
+    let host = TestHost::start_with(boxes("[boxes]\nmax_bytes = 5000000\n"));
+    let agent = tenant(&host, "dev-1");
+    out(&agent, "box", "sleep 5000 >/dev/null 2>&1 &");
+    let container = host.containers().pop().unwrap();
+    let runs = |what: &str| docker(["top", &container, "-eo", "pid,args"]).unwrap().contains(what);
+    let filling = "while :; do head -c 100000 /dev/zero >> filled; sleep 0.05; done";
+    out(&agent, "box", &format!("setsid env -i sh -c '{filling}' >/dev/null 2>&1 &"));
+    wait("it is ended", || !runs("filled"));
+    assert!(!runs("sleep 5000"), "nobody knows which of them it was");
+    let log = host.log();
+    assert!(log.iter().any(|l| l.to_string().contains("fills it, and is ended")), "{log:?}");
+    let bytes: u64 = out(&agent, "box", "stat -c %s filled").parse().unwrap();
+    assert!(bytes > 5_000_000, "it was ended for that");
+    assert_eq!(out(&agent, "box", "rm filled; echo room > file; cat file"), "room");
+    assert_eq!(host.containers(), [container]);
+}
+
+#[test]
 fn throwaway_is_closed_and_retained_sleeps() {
     let mut host = TestHost::start_with(Options { keep_on_shutdown: true, ..boxes("") });
     let agent = tenant(&host, "dev-1");

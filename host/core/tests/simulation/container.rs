@@ -50,9 +50,16 @@ pub(crate) struct Container {
     /// Its work folder.
     pub(crate) folder: Option<String>,
     pub(crate) networked: bool,
+    /// The commands that are at work in it, each with the host that started it.
+    pub(crate) at_work: BTreeSet<(u64, u64)>,
 }
 
 impl Container {
+    /// Whether a host before this one left a command at work in it.
+    pub(crate) fn has_orphans(&self, host: u64) -> bool {
+        self.at_work.iter().any(|(_, by)| *by < host)
+    }
+
     /// One that was created and not started.
     pub(crate) fn new(id: &str, name: &str, labels: Labels, key: &str) -> Self {
         Self {
@@ -78,6 +85,7 @@ impl Container {
             volumes: Vec::new(),
             folder: None,
             networked: true,
+            at_work: BTreeSet::new(),
         }
     }
 

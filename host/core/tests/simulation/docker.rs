@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use sandbar_core::janitor::Pace;
 use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{
-    Caps, Captured, Event, ExecOutput, ExecPlan, Exit, PutError, PutStep, Result, RunOutput, RunPlan, Runtime,
+    Caps, Captured, Event, ExecOutput, ExecPlan, Exit, Left, PutError, PutStep, Result, RunOutput, RunPlan, Runtime,
     RuntimeError, Unit, UnitPlan, UnitState,
 };
 use tokio::sync::mpsc;
@@ -424,20 +424,27 @@ impl Runtime for Docker {
         let key = self.0.with(|inner| inner.key(id));
         let _use = InUse::begin(&self.0, &key, id);
         let order = Order::of(plan)?;
-        let (asked, ordered) = (id.to_owned(), order.clone());
+        let (asked, ordered, host) = (id.to_owned(), order.clone(), self.0.with(|inner| inner.hosts));
         let start = move |inner: &mut Inner| {
             let container = inner.containers.get(&asked).ok_or_else(|| not_found(&asked))?;
             if container.state != UnitState::Running {
                 return Err(RuntimeError::Gone(container.name.clone()));
             }
-            let (run, key) = (container.run, container.key.clone());
+            let (run, key, orphaned) = (container.run, container.key.clone(), container.has_orphans(host));
             inner.count("commands");
             if ordered.tenant != key {
                 inner.violation(format!("a command of {} is run in the box of {key}", ordered.tenant));
             }
+            if orphaned {
+                inner.violation(format!("what an earlier host ran is still at work in the box of {key}"));
+            }
             inner.started(ordered.number);
+            if let Some(container) = inner.containers.get_mut(&asked) {
+                container.at_work.insert((ordered.number, host));
+            }
             Ok(run)
         };
+        let _at_work = AtWork(self.0.clone(), id.to_owned(), (order.number, host));
         // Named by its number too: who wait for one box are woken in any order.
         let run = self.call(Kind::Run, &format!("{key}#{}", order.number), Kind::Run.deadline(), start).await?;
         let outages = self.0.with(|inner| inner.outages());
@@ -486,6 +493,24 @@ impl Runtime for Docker {
         let (code, stdout) = (if timed_out { 124 } else { 0 }, format!("{id} {run}"));
         let stdout = Captured { head: stdout.into_bytes(), tail: Vec::new(), dropped: 0 };
         Ok(RunOutput { code, stdout, stderr: Captured::default(), timed_out, gone })
+    }
+
+    async fn end_left(&self, id: &str, _: &str, _: Left) -> Result<bool> {
+        let (asked, host) = (id.to_owned(), self.0.with(|inner| inner.hosts));
+        let end = move |inner: &mut Inner| {
+            let container = inner.containers.get_mut(&asked).ok_or_else(|| not_found(&asked))?;
+            let (orphans, has_more) =
+                (container.has_orphans(host), container.at_work.iter().any(|(_, by)| *by == host));
+            container.at_work.retain(|(_, by)| *by == host);
+            if has_more {
+                inner.violation(format!("a command that is at work in {asked} is ended as if nobody had it"));
+            }
+            if orphans {
+                inner.count("boxes in which an earlier host left a command");
+            }
+            Ok(true)
+        };
+        self.about(Kind::Exec, id, end).await
     }
 
     async fn suspend(&self, id: &str, _: Duration) -> Result<()> {
@@ -546,5 +571,21 @@ impl Runtime for Docker {
 
     fn watch(&self) -> mpsc::Receiver<Event> {
         self.0.with(|inner| inner.follow())
+    }
+}
+
+/// A command that is at work in a container until this is dropped.
+struct AtWork(World, String, (u64, u64));
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        self.0.with(|inner| {
+            // Where its host is gone nobody ends it.
+            if inner.epoch.is_some()
+                && let Some(container) = inner.containers.get_mut(&self.1)
+            {
+                container.at_work.remove(&self.2);
+            }
+        });
     }
 }

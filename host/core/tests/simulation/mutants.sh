@@ -528,6 +528,9 @@ mutant "a throwaway box does not go with what is retained" "a_throwaway_box_does
 mutant "what is retained is deleted after a look at the labels" "nobody_else_loses_anything_with_what_was_never_whole" \
   kept 'all.iter().all(|(k, v)| unit.labels.get(k) == Some(v)) &&' ''
 
+mutant "what an earlier host left at work is ended" "keeping_schedules" \
+  kept 'TakeIn::Serving(_), Some(_)) = (&good, how, &folder)' 'TakeIn::Serving(_), Some(_)) = (&good, how, &folder.clone().filter(|f| f.name.is_empty()))'
+
 echo
 echo "$((played - missed)) of $played are noticed"
 [ "$missed" = 0 ]

@@ -60,7 +60,7 @@ pub(crate) struct Inner {
     /// How often what happened.
     pub(crate) tally: BTreeMap<&'static str, u64>,
     base: Duration,
-    epoch: Option<Instant>,
+    pub(crate) epoch: Option<Instant>,
     pending: BTreeMap<(Duration, u64), Effect>,
     scheduled: u64,
     counters: BTreeMap<(Kind, String), u64>,
@@ -288,6 +288,7 @@ impl Inner {
         container.restarted = (container.run > 0).then_some(now);
         container.run = n;
         container.state = UnitState::Running;
+        container.at_work.clear();
         container.address = container.networked.then(|| format!("10.0.{}.{}", n / 250 % 250, n % 250));
         container.published_port = container.publish.then(|| 20_000 + u16::try_from(n % 20_000).unwrap_or(0));
         let boots = if knobs.instant { Duration::ZERO } else { rng.ms(1, knobs.boot + 1) };

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use sandbar_core::runtime::{Captured, Result, RunOutput, RunPlan, Runtime as _, RuntimeError, Unit, UnitPlan};
+use bollard::exec::StartExecOptions;
+use bollard::models::ExecConfig;
+use sandbar_core::runtime::{Captured, Left, Result, RunOutput, RunPlan, Runtime as _, RuntimeError, Unit, UnitPlan};
 use tokio_util::sync::CancellationToken;
 
 use crate::bench::{Bench, DEBIAN, IMAGE, until};
@@ -20,7 +22,7 @@ fn line(line: &str) -> RunPlan {
         user: None,
         timeout: Duration::from_secs(60),
         keep: 4096,
-        mark: ("SANDBAR_MARK".to_owned(), format!("{:08x}", COUNT.fetch_add(1, Ordering::Relaxed))),
+        mark: ("SANDBAR_MARK".to_owned(), format!("{:032x}", COUNT.fetch_add(1, Ordering::Relaxed))),
     }
 }
 
@@ -167,6 +169,45 @@ async fn other_commands_and_what_earlier_ones_left_stay() {
     assert!(output.is_ok_and(|output| output.gone));
     // The earlier command's keeps its mark, and so its life.
     assert_eq!(bench.processes(&unit).await, ["sleep 320"]);
+}
+
+/// Starts a command and forgets it, as a host does that is killed: nobody reads what it prints, and nobody will end it.
+async fn orphan(bench: &Bench, unit: &Unit, what: &str, seen: &[&str]) {
+    let plan = line(what);
+    let env = vec![format!("{}={}", plan.mark.0, plan.mark.1)];
+    let config = ExecConfig { cmd: Some(plan.argv), env: Some(env), ..ExecConfig::default() };
+    let exec = bench.docker.create_exec(&unit.id, config).await.expect("it is made");
+    let detached = StartExecOptions { detach: true, ..StartExecOptions::default() };
+    bench.docker.start_exec(&exec.id, Some(detached)).await.expect("it is started");
+    until("the processes run", || async { has(bench, unit, seen).await.then_some(()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_earlier_host_left_at_work_goes_and_what_was_over_stays() {
+    let bench = Bench::new().await;
+    let mark = line("").mark.0;
+    for image in [IMAGE, DEBIAN] {
+        let unit = bench.put(&bench.room("a", image)).await;
+        assert!(bench.runtime.end_left(&unit.id, &mark, Left::AtWork).await.expect("nothing is there"));
+        let server = run(&bench, &unit, &line("sleep 305 >/dev/null 2>&1 &")).await.expect("it runs");
+        assert_eq!(server.code, 0);
+        assert!(bench.runtime.end_left(&unit.id, &mark, Left::AtWork).await.expect("only what is over is there"));
+        assert_eq!(bench.processes(&unit).await, ["sleep 305"]);
+        for (what, seen) in [
+            ("$BB setsid sleep 301 & sleep 302", vec!["sleep 301", "sleep 302"]),
+            ("$BB setsid sleep 301 & exec env -i sleep 302", vec!["sleep 301", "sleep 302"]),
+            ("trap '' TERM; ( ( sleep 301 & ) & ); exec sleep 302", vec!["sleep 301", "sleep 302"]),
+        ] {
+            orphan(&bench, &unit, what, &seen).await;
+            orphan(&bench, &unit, "sleep 303 & sleep 304", &["sleep 303", "sleep 304"]).await;
+            assert!(bench.runtime.end_left(&unit.id, &mark, Left::AtWork).await.expect("it can be done"), "{what}");
+            assert_eq!(bench.processes(&unit).await, ["sleep 305"], "{what}");
+        }
+        run(&bench, &unit, &line("$BB setsid env -i sleep 306 >/dev/null 2>&1 &")).await.expect("it runs");
+        assert!(bench.runtime.end_left(&unit.id, &mark, Left::Everything).await.expect("it can be done"));
+        assert_eq!(bench.processes(&unit).await, [] as [&str; 0]);
+        bench.runtime.remove(&unit.id, Duration::ZERO).await.expect("it can be removed");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
