@@ -1,4 +1,5 @@
-"""Plays MCP's Python client for a test: client.py URL TOKEN MODE, where MODE is `auto` or `legacy`.
+"""Plays MCP's Python client for a test: client.py URL TOKEN MODE, where MODE is `auto` or `legacy`. In place of a URL
+{"command", "args", "env"} is a server that is started and spoken to over its standard input and output.
 
 Reads one JSON object a line and answers in lines of JSON. {"tools": true} lists the tools. {"id", "call", "arguments",
 "timeout", "progress"} calls one, and is answered with that id: any number of times with `progress`, and once with `result`,
@@ -12,7 +13,8 @@ from datetime import timedelta
 
 import anyio
 import anyio.to_thread
-from mcp import ClientSession
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
 
 try:
     from mcp import Client, MCPError
@@ -35,7 +37,15 @@ def say(**answer):
 async def connect(url, token, mode):
     """A session, and the protocol it speaks."""
     headers = {"Authorization": f"Bearer {token}"}
-    if CURRENT:
+    if url.startswith("{"):
+        server = stdio_client(StdioServerParameters(**json.loads(url)))
+        if CURRENT:
+            async with Client(server, mode=mode) as client:
+                yield client.session, client.protocol_version
+        else:
+            async with server as (reader, writer), ClientSession(reader, writer) as session:
+                yield session, (await session.initialize()).protocolVersion
+    elif CURRENT:
         async with create_mcp_http_client(headers=headers) as http:
             async with Client(streamable_http_client(url, http_client=http), mode=mode) as client:
                 yield client.session, client.protocol_version

@@ -1,7 +1,8 @@
 //! Callers of the tools at `/mcp`: the official Python client, and one that sends what no client would.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -41,6 +42,18 @@ impl PythonClient {
     /// # Panics
     /// When it does not connect.
     pub fn connect(who: &Client, speaks: Speaks) -> Self {
+        Self::start(&format!("{}/mcp", who.base()), who.token().unwrap_or_default(), speaks)
+    }
+
+    /// Has it start a server, to which it speaks over standard input and output.
+    ///
+    /// # Panics
+    /// When it does not connect.
+    pub fn over_stdio(command: &Path, args: &[&str], env: &BTreeMap<String, String>, speaks: Speaks) -> Self {
+        Self::start(&json!({ "command": command, "args": args, "env": env }).to_string(), "", speaks)
+    }
+
+    fn start(server: &str, token: &str, speaks: Speaks) -> Self {
         let (client, mode) = match speaks {
             Speaks::Current => ("current", "auto"),
             Speaks::Legacy => ("current", "legacy"),
@@ -49,10 +62,9 @@ impl PythonClient {
         let python = clients().join(client).join("bin/python");
         assert!(python.exists(), "{} is missing: run `make setup`", python.display());
         let script = crate::host::sources().join("mcp/client.py");
-        let url = format!("{}/mcp", who.base());
         let mut child = Command::new(python)
             .arg(script)
-            .args([&url, who.token().unwrap_or_default(), mode])
+            .args([server, token, mode])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -50,7 +50,7 @@ pub(crate) struct Host {
 impl Default for Host {
     fn default() -> Self {
         Self {
-            listen: vec![Listen(([127, 0, 0, 1], 7070).into())],
+            listen: vec![Listen::Address(([127, 0, 0, 1], 7070).into())],
             allowed_hosts: Vec::new(),
             #[expect(clippy::expect_used, reason = "a constant that a test checks")]
             namespace: Namespace::new("sandbar").expect("the default is a namespace"),
@@ -62,16 +62,26 @@ impl Default for Host {
     }
 }
 
-/// An address to listen on. Names are not looked up: what they lead to can change, and is often more than one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Listen(pub(crate) SocketAddr);
+/// Where to listen. Names are not looked up: what they lead to can change, and is often more than one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Listen {
+    /// An address.
+    Address(SocketAddr),
+    /// A socket in the file system, written `unix:<path>`, for this host's own user alone.
+    Socket(PathBuf),
+}
 
 impl<'de> Deserialize<'de> for Listen {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        text.parse().map(Self).map_err(|_| {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            return Ok(Self::Socket(path.into()));
+        }
+        text.parse().map(Self::Address).map_err(|_| {
             let text = shown(&text);
-            de::Error::custom(format!("`{text}` is not an IP address and a port, such as \"127.0.0.1:7070\""))
+            de::Error::custom(format!(
+                "`{text}` is neither an IP address and a port, such as \"127.0.0.1:7070\", nor `unix:` and a path"
+            ))
         })
     }
 }
@@ -365,6 +375,11 @@ impl Config {
             }
         };
         at(&mut self.host.state_dir);
+        for listen in &mut self.host.listen {
+            if let Listen::Socket(path) = listen {
+                at(path);
+            }
+        }
         at(&mut self.boxes.dir);
         at(&mut self.plugins.dir);
         self.engines.values_mut().filter_map(|e| e.component.as_mut()).for_each(at);

@@ -4,6 +4,7 @@ mod check;
 mod config;
 mod engine;
 mod engines;
+mod local;
 mod reload;
 mod serve;
 mod settings;
@@ -52,6 +53,15 @@ enum Command {
         #[arg(long, default_value = "sandbar.toml")]
         config: PathBuf,
     },
+    /// Serve an editor's agent by MCP over standard input and output, with a host of this user's own.
+    Mcp {
+        #[command(flatten)]
+        place: local::Place,
+    },
+    Up(local::Up),
+    Down(local::Down),
+    Ps(local::Ps),
+    Logs(local::Logs),
     /// Commands for authors of engines.
     #[command(subcommand)]
     Engine(engine::EngineCommand),
@@ -59,9 +69,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match run(Cli::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        // What is wrong was printed as a result.
-        Ok(false) => ExitCode::FAILURE,
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -69,31 +77,42 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers whether all is well.
-fn run(cli: Cli) -> Result<bool> {
+/// Answers the exit code.
+fn run(cli: Cli) -> Result<u8> {
+    let single = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     match cli.command {
         Command::Serve { config } => {
             log();
             raise_descriptors();
             tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve::serve(&config))?;
-            Ok(true)
+            Ok(0)
         }
         Command::Check { config } => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             let report = runtime.block_on(check::check(&config))?;
             print!("{}", report.text);
             match report.problems {
-                0 => Ok(true),
+                0 => Ok(0),
                 1 => anyhow::bail!("1 problem"),
                 several => anyhow::bail!("{several} problems"),
             }
         }
-        Command::Sweep { installation, dry_run, config } => tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?
-            .block_on(sweep::sweep(&config, &installation, dry_run))
-            .map(|()| true),
-        Command::Engine(command) => engine::run(command),
+        Command::Sweep { installation, dry_run, config } => {
+            single()?.block_on(sweep::sweep(&config, &installation, dry_run)).map(|()| 0)
+        }
+        Command::Mcp { place } => {
+            let runtime = single()?;
+            runtime.block_on(local::mcp(local::Home::open(&place)?))?;
+            // Standard input is read on a thread that nobody can stop.
+            runtime.shutdown_background();
+            Ok(0)
+        }
+        Command::Up(up) => single()?.block_on(local::up(up)),
+        Command::Down(down) => single()?.block_on(local::down(down)),
+        Command::Ps(ps) => single()?.block_on(local::ps(ps)),
+        Command::Logs(logs) => single()?.block_on(local::logs(logs)),
+        // What is wrong was printed as a result.
+        Command::Engine(command) => engine::run(command).map(|is_good| u8::from(!is_good)),
     }
 }
 

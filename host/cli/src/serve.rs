@@ -1,9 +1,11 @@
 //! `sandbar serve`: joins the crates to a running host.
 
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
+use rustix::fs::Mode;
 use rustix::process::{Resource, getrlimit};
 use sandbar_core::catalog::CatalogHandle;
 use sandbar_core::folders::Folders;
@@ -14,8 +16,8 @@ use sandbar_core::runtime::RuntimeError;
 use sandbar_core::store::{Store, StoreError};
 use sandbar_docker::{DockerOptions, DockerRuntime};
 use sandbar_files::LocalFolders;
-use sandbar_server::{AllowedHosts, Bounds};
-use tokio::net::TcpListener;
+use sandbar_server::{AllowedHosts, Bounds, Listener};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -58,6 +60,23 @@ fn warn(config: &Config, store: &Store) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Listens on a socket in the file system. One that was left there by a host that was killed is replaced.
+fn socket(path: &Path) -> Result<UnixListener> {
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(anyhow!("somebody listens there already"));
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => return Err(anyhow!("something else is there already")),
+        Err(_) => {}
+    }
+    // From the first moment on: whoever may connect may try tokens.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(before);
+    Ok(listener?)
+}
+
 /// Serves until a signal says to end.
 ///
 /// # Errors
@@ -85,14 +104,22 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     let catalog = CatalogHandle::new(catalog);
     let host = Host::new(settings, runtime, catalog.clone(), store, people, folders)?;
 
-    let mut listeners = Vec::new();
-    for Listen(address) in &config.host.listen {
-        let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
-        listeners.push(listener);
-    }
-    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>()?;
-    for address in &addresses {
-        tracing::info!(%address, "listening");
+    let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
+    for listen in &config.host.listen {
+        listeners.push(match listen {
+            Listen::Address(address) => {
+                let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+                let address = listener.local_addr()?;
+                tracing::info!(%address, "listening");
+                addresses.push(address);
+                Listener::Tcp(listener)
+            }
+            Listen::Socket(path) => {
+                let listener = socket(path).with_context(|| format!("listening on {}", path.display()))?;
+                tracing::info!(path = %path.display(), "listening");
+                Listener::Unix(listener)
+            }
+        });
     }
     let (down_tx, down) = watch::channel(false);
     let run = tokio::spawn(host.clone().run());
@@ -119,6 +146,11 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     down_tx.send_replace(true);
     server.await?;
     run.abort();
+    for listen in &config.host.listen {
+        if let Listen::Socket(path) = listen {
+            let _ = std::fs::remove_file(path);
+        }
+    }
     drop(state);
     Ok(())
 }

@@ -103,6 +103,14 @@ impl Health {
         }
     }
 
+    /// Why the runtime does not answer a host that is starting, if it does not.
+    pub async fn unreachable(&self) -> Option<String> {
+        match self.runtime.ping().await {
+            Err(RuntimeError::Unreachable(why)) => Some(why),
+            _ => None,
+        }
+    }
+
     /// Whether the books are complete: while the host starts they are not.
     ///
     /// # Errors

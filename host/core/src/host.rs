@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -20,17 +21,19 @@ use crate::guard::{self, Admitted, Ask};
 use crate::health::Health;
 use crate::janitor::{Janitor, Pace};
 use crate::name::{AgentName, Names, ProjectName, ServiceName};
-use crate::owner::Owner;
+use crate::owner::{Owner, Tenant};
 use crate::people::{People, Work, may_name};
 use crate::project::{Declared, GateValue, Project};
 use crate::recover::recover;
-use crate::registry::{Listener, Registry};
+use crate::registry::{Listener, Registry, Snapshot};
 use crate::runtime::{Event, Runtime};
 use crate::sandbox::{Evidence, Live, Want, evidence};
 use crate::store::{Store, StoreError};
 
 /// A call may take the pull's deadline, the slowest readiness deadline of its services, and this much more.
 const CALL_EXTRA: Duration = Duration::from_secs(60);
+/// How many units are asked at once how much memory they use.
+const MEASURED_AT_ONCE: usize = 8;
 /// Pause between two attempts to look at what exists when the host starts and the runtime is away.
 const RECOVER_EVERY: Duration = Duration::from_secs(1);
 /// How long flights may go on when the host goes down.
@@ -117,6 +120,27 @@ pub struct ServiceStatus {
     pub age_secs: u64,
     /// The name of its container.
     pub container: String,
+}
+
+/// A service that an agent has, for the operator.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Had {
+    /// Whose it is.
+    pub agent: AgentName,
+    /// The project it was made for.
+    pub project: ProjectName,
+    /// The service.
+    pub service: ServiceName,
+    /// `live`, `making`, `letting_go`, or `asleep` for what is retained.
+    pub state: &'static str,
+    /// The name of its container, null while it is asleep.
+    pub container: Option<String>,
+    /// Since when, in seconds; null while it is asleep.
+    pub age_secs: Option<u64>,
+    /// How much memory it uses, in bytes; null where that is not known.
+    pub memory_bytes: Option<u64>,
+    /// Confirmed features.
+    pub available_extensions: Vec<String>,
 }
 
 /// What `request_sandbox` would do to a service.
@@ -575,6 +599,63 @@ impl Host {
     /// Lets the agent's sandbox go. Having none is fine.
     pub async fn release(&self, agent: &AgentName, why: &str) -> Vec<ServiceName> {
         self.registry.release(agent, why).await
+    }
+
+    /// What everybody has, with what is asleep.
+    ///
+    /// # Errors
+    /// When the state file cannot be read.
+    pub async fn list_sandboxes(&self) -> Result<Vec<Had>, Error> {
+        let now = SystemTime::now();
+        let (mut had, mut awake) = (Vec::new(), BTreeSet::new());
+        for owner in self.registry.owners() {
+            let Snapshot { state, live, .. } = self.registry.snapshot(&owner);
+            for (project, name, serving) in live
+                .into_iter()
+                .flat_map(|live| live.services.into_iter().map(move |(n, s)| (live.project.clone(), n, s)))
+            {
+                awake.extend(owner.keyed.as_ref().map(|keyed| keyed.key.as_str().to_owned()));
+                let unit = Had {
+                    agent: owner.agent.clone(),
+                    project,
+                    service: name,
+                    state,
+                    container: Some(serving.name.clone()),
+                    age_secs: Some(now.duration_since(serving.created).unwrap_or_default().as_secs()),
+                    memory_bytes: None,
+                    available_extensions: serving.features.iter().cloned().collect(),
+                };
+                had.push((Some(serving.id.clone()), unit));
+            }
+        }
+        for row in self.store.kept().map_err(|_| Error::internal())? {
+            if !awake.contains(&row.key) && row.made {
+                let Tenant { agent, project, .. } = row.tenant;
+                let (state, service) = ("asleep", row.service);
+                let unit = Had {
+                    agent,
+                    project,
+                    service,
+                    state,
+                    container: None,
+                    age_secs: None,
+                    memory_bytes: None,
+                    available_extensions: Vec::new(),
+                };
+                had.push((None, unit));
+            }
+        }
+        // One question each, since Docker has no other; a few at a time, since each costs it a look at the container.
+        let measured = stream::iter(had).map(async |(id, unit)| {
+            let memory_bytes = match id {
+                Some(id) => self.runtime.memory(&id).await.ok(),
+                None => None,
+            };
+            Had { memory_bytes, ..unit }
+        });
+        let mut had: Vec<_> = measured.buffered(MEASURED_AT_ONCE).collect().await;
+        had.sort_by(|a, b| (&a.agent, &a.project, &a.service).cmp(&(&b.agent, &b.project, &b.service)));
+        Ok(had)
     }
 
     /// What the agent has, from the books.

@@ -376,6 +376,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// Starts a unit that was stopped, and answers it as [`Runtime::put`] does. Starting one that runs is fine.
     async fn resume(&self, id: &str) -> Result<Unit>;
 
+    /// How much memory a unit uses now, in bytes.
+    async fn memory(&self, id: &str) -> Result<u64>;
+
     /// The names of the volumes that have all of these labels.
     async fn volumes(&self, labels: &[(&str, &str)]) -> Result<Vec<String>>;
 

@@ -24,7 +24,8 @@ use crate::registry::Listener;
 use CallerKind::{Agent, Operator, Orchestrator};
 use boxes::{CreateArtifact, ListFiles, ReadArtifact, ReadFile, RunCommand, UpdateArtifact, WriteContent, WriteFile};
 use people::{
-    AgentGone, BeginWork, EndWork, ListAgents, RegisterAgent, RemoveAgent, RotateToken, SetProject, SetSwitch, SpawnEnv,
+    AgentGone, BeginWork, EndWork, ListAgents, ListSandboxes, RegisterAgent, RemoveAgent, RotateToken, SetProject,
+    SetSwitch, SpawnEnv,
 };
 use sandbox::{ReleaseSandbox, RenewSandbox, RequestSandbox, SandboxStatus};
 
@@ -123,6 +124,7 @@ pub const VERBS: &[Verb] = &[
     verb::<SetSwitch>("set_switch", &[Operator], "Turn sandboxes on or off. Off refuses new requests only."),
     verb::<SetProject>("set_project", &[Operator], "Declare a project, in place of what was declared of it before."),
     verb::<ListAgents>("list_agents", &[Operator], "See every agent with its role and work."),
+    verb::<ListSandboxes>("list_sandboxes", &[Operator], "See what everybody has: services, state, age and memory."),
     verb::<RotateToken>(
         "rotate_token",
         &[Operator],

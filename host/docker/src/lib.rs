@@ -179,6 +179,10 @@ impl Runtime for DockerRuntime {
         self.maker.resume(&self.connection.client().await?, id).await
     }
 
+    async fn memory(&self, id: &str) -> Result<u64> {
+        units::memory(&self.connection.client().await?, id).await
+    }
+
     async fn volumes(&self, labels: &[(&str, &str)]) -> Result<Vec<String>> {
         volumes::list(&self.connection.client().await?, labels).await
     }

@@ -10,7 +10,7 @@ use bollard::errors::Error;
 use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{
     InspectContainerOptions, KillContainerOptions, ListContainersOptions, LogsOptions, RemoveContainerOptions,
-    RenameContainerOptions, StopContainerOptions, WaitContainerOptions,
+    RenameContainerOptions, StatsOptions, StopContainerOptions, WaitContainerOptions,
 };
 use futures_util::StreamExt as _;
 use sandbar_core::runtime::{Exit, Result, RuntimeError, Unit, UnitState};
@@ -93,6 +93,18 @@ pub(crate) async fn environment(docker: &Docker, id: &str) -> Result<Vec<(String
         None => (line, String::new()),
     };
     Ok(env.into_iter().map(pair).collect())
+}
+
+/// How much memory a container uses, in bytes, without what is only cached of files.
+pub(crate) async fn memory(docker: &Docker, id: &str) -> Result<u64> {
+    let mut stats = docker.stats(id, Some(StatsOptions { stream: false, one_shot: true }));
+    let first = within(limits::LOOK, async { stats.next().await.transpose() }).await?;
+    let memory = first.and_then(|stats| stats.memory_stats).unwrap_or_default();
+    let usage = memory.usage.ok_or_else(|| RuntimeError::Gone(id.to_owned()))?;
+    let counted = memory.stats.unwrap_or_default();
+    // The name in version 1 of control groups, and in version 2.
+    let cached = counted.get("total_inactive_file").or_else(|| counted.get("inactive_file")).copied();
+    Ok(usage.saturating_sub(cached.unwrap_or_default()))
 }
 
 /// The end of a container's log.

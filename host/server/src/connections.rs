@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +13,39 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_util::either::Either;
 
 use crate::seats::{Admission, Bounds, Request, Seat, Seats};
+
+/// What connections come in by.
+#[derive(Debug)]
+pub enum Listener {
+    /// An address of this machine.
+    Tcp(TcpListener),
+    /// A socket in the file system. Who may connect is decided by the permissions of its path.
+    Unix(UnixListener),
+}
+
+type Stream = Either<TcpStream, UnixStream>;
+
+impl Listener {
+    /// The next connection, and where it comes from.
+    async fn accept(&self) -> std::io::Result<(Stream, Option<IpAddr>)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                // An answer is one small write; waiting for more would only make it late.
+                let _ = stream.set_nodelay(true);
+                // An IPv4 address is the same one on a socket that takes both kinds.
+                Ok((Either::Left(stream), Some(peer.ip().to_canonical())))
+            }
+            Self::Unix(listener) => Ok((Either::Right(listener.accept().await?.0), None)),
+        }
+    }
+}
 
 /// Says of an address whether its connections are ended unheard.
 pub(crate) type Unheard = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
@@ -28,13 +56,16 @@ const HEAD_DEADLINE: Duration = Duration::from_secs(60);
 /// How long an answer may take to be written once the host goes down.
 const WRITE_DEADLINE: Duration = Duration::from_secs(5);
 
+/// Whom connections by a socket of the file system count for.
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
 /// Pause after a connection could not be accepted for want of something that others have to give back.
 const BREATH: Duration = Duration::from_millis(100);
 
 /// Serves until `down`, and until what was answered then has been written, within [`WRITE_DEADLINE`].
 pub(crate) async fn serve(
     app: Router,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
     bounds: Bounds,
     unheard: Unheard,
     down: watch::Receiver<bool>,
@@ -48,13 +79,7 @@ pub(crate) async fn serve(
 }
 
 /// Takes the connections of one listener.
-async fn accept(
-    listener: TcpListener,
-    app: Router,
-    seats: Arc<Seats>,
-    unheard: Unheard,
-    mut down: watch::Receiver<bool>,
-) {
+async fn accept(listener: Listener, app: Router, seats: Arc<Seats>, unheard: Unheard, mut down: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     let mut told = false;
     loop {
@@ -68,13 +93,12 @@ async fn accept(
             } => accepted,
         };
         match accepted {
-            // An IPv4 address is the same one on a socket that takes both kinds.
-            Ok((_, peer)) if unheard(peer.ip().to_canonical()) => tracing::debug!(%peer, "refused: it is a box"),
-            Ok((stream, peer)) => match seats.admit(peer.ip()) {
+            Ok((_, Some(peer))) if unheard(peer) => tracing::debug!(%peer, "refused: it is a box"),
+            Ok((stream, peer)) => match seats.admit(peer.unwrap_or(HERE)) {
                 Admission::Seated(seat) => {
                     connections.spawn(connection(stream, app.clone(), seat, down.clone()));
                 }
-                Admission::Refused => tracing::debug!(%peer, "refused: too many connections of this address"),
+                Admission::Refused => tracing::debug!(?peer, "refused: too many connections of this address"),
             },
             // The other side changed its mind.
             Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
@@ -98,9 +122,7 @@ async fn goes_down(down: &mut watch::Receiver<bool>) {
 }
 
 /// Serves one connection.
-async fn connection(stream: TcpStream, app: Router, seat: Seat, mut down: watch::Receiver<bool>) {
-    // An answer is one small write; waiting for more would only make it late.
-    let _ = stream.set_nodelay(true);
+async fn connection(stream: Stream, app: Router, seat: Seat, mut down: watch::Receiver<bool>) {
     let seat = Arc::new(seat);
     let app = TowerToHyperService::new(app);
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
@@ -176,7 +198,7 @@ mod tests {
             Self {
                 address,
                 down: sender,
-                server: tokio::spawn(serve(app, vec![listener], bounds, Arc::new(|_| false), down)),
+                server: tokio::spawn(serve(app, vec![Listener::Tcp(listener)], bounds, Arc::new(|_| false), down)),
             }
         }
 

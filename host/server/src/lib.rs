@@ -11,10 +11,10 @@ mod seats;
 use std::sync::Arc;
 
 use sandbar_core::host::Host;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub use connections::Listener;
 pub use hosts::{AllowedHosts, check_host};
 pub use seats::Bounds;
 
@@ -22,7 +22,7 @@ pub use seats::Bounds;
 /// bound. (The core has let running requests finish by then.)
 pub async fn serve(
     host: Arc<Host>,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
     allowed: AllowedHosts,
     bounds: Bounds,
     down: watch::Receiver<bool>,

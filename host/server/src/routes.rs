@@ -230,7 +230,10 @@ pub(crate) fn too_large(max: usize) -> Error {
 /// the others serve, but it is listed with its reason.
 async fn readyz(State(host): State<Arc<Host>>) -> Response {
     let state = match host.health().state() {
-        health::State::Starting => "starting".to_owned(),
+        health::State::Starting => match host.health().unreachable().await {
+            Some(why) => format!("starting: the container runtime is not reachable: {why}"),
+            None => "starting".to_owned(),
+        },
         health::State::Up => "up".to_owned(),
         health::State::Away(why) => format!("the container runtime is not reachable: {why}"),
         health::State::Draining => "shutting down".to_owned(),

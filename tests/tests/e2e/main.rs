@@ -14,6 +14,7 @@ mod guards;
 mod harness;
 mod interface;
 mod janitor;
+mod local;
 mod mcp;
 mod neighbours;
 mod operator;

@@ -7,7 +7,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 
 use super::*;
 use crate::body::{Plain, Unique};
-use crate::host::Spawn;
+use crate::host::{Had, Spawn};
 use crate::name::ServiceName;
 use crate::people::{Known, OPERATOR};
 use crate::project::{Declared, GateValue};
@@ -274,6 +274,24 @@ impl Body for ListAgents {
 
     async fn run(self, call: Call<'_>) -> Result<Agents, Error> {
         Ok(Agents { agents: call.host.people().agents() })
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListSandboxes {}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Sandboxes {
+    /// Every service that somebody has, by agent.
+    sandboxes: Vec<Had>,
+}
+
+impl Body for ListSandboxes {
+    type Evidence = Sandboxes;
+
+    async fn run(self, call: Call<'_>) -> Result<Sandboxes, Error> {
+        Ok(Sandboxes { sandboxes: call.host.list_sandboxes().await? })
     }
 }
 

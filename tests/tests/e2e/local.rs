@@ -1,0 +1,336 @@
+//! The host of one user: `up`, `down`, `ps`, `logs`, and `mcp` over standard input and output.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use sandbar_tests::docker::with_label;
+use sandbar_tests::host::{sandbar, wait};
+use sandbar_tests::mcp::{PythonClient, Speaks};
+use sandbar_tests::{Options, TestHost};
+use serde_json::{Value, json};
+
+/// A user who has never configured anything, but for where the images and the engines are.
+struct User {
+    dir: tempfile::TempDir,
+    namespace: String,
+}
+
+impl User {
+    fn new() -> Self {
+        Self::with("")
+    }
+
+    fn with(more: &str) -> Self {
+        // For its namespace, and the images that go with it.
+        let host = TestHost::prepare(Options { more: String::new(), ..Options::default() });
+        let (_, images) =
+            fs::read_to_string(host.config()).unwrap().split_once("[images]").map(|(_, i)| ((), i.to_owned())).unwrap();
+        let dir = tempfile::Builder::new().prefix("sandbar-test-").tempdir().unwrap();
+        let user = Self { dir, namespace: host.namespace.clone() };
+        fs::create_dir_all(user.dir.path().join("config/sandbar")).unwrap();
+        let engines = Options::default().engines;
+        user.write(&format!(
+            "[host]\nnamespace = {:?}\n[plugins]\ndir = {engines:?}\n{more}\n[images]{images}",
+            user.namespace
+        ));
+        user
+    }
+
+    fn write(&self, config: &str) {
+        fs::write(self.dir.path().join("config/sandbar/local.toml"), config).unwrap();
+    }
+
+    fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    fn env(&self) -> BTreeMap<String, String> {
+        let path = |name: &str| self.dir.path().join(name).display().to_string();
+        [
+            ("HOME", path("")),
+            ("XDG_CONFIG_HOME", path("config")),
+            ("SANDBAR_HOME", path("home")),
+            ("USER", "tester".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(sandbar());
+        command.args(args).envs(self.env()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// What it prints when it succeeds.
+    fn good(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What it says when it fails.
+    fn bad(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn rows(&self) -> Vec<Value> {
+        serde_json::from_str(&self.good(&["ps", "--json"])).unwrap()
+    }
+
+    fn containers(&self) -> Vec<String> {
+        let left = with_label(&format!("{}.sandbox=1", self.namespace)).unwrap();
+        // Its network stays.
+        left.into_iter().filter(|left| left.starts_with("container")).collect()
+    }
+
+    /// The process of its host.
+    fn host(&self) -> Option<u32> {
+        let config = self.home().join("sandbar.toml").display().to_string();
+        let is_it = |pid: &u32| {
+            let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split('\0').any(|arg| arg == "serve") && line.contains(&config)
+        };
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_it)
+    }
+
+    fn kill(&self) {
+        let pid = self.host().unwrap();
+        Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap();
+        wait("it is gone", || self.host().is_none());
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let _ = self.command(&["down"]).output();
+        if let Some(pid) = self.host() {
+            let _ = Command::new("kill").args(["-TERM", &pid.to_string()]).status();
+        }
+        if !std::thread::panicking() {
+            wait("nothing is left", || self.containers().is_empty() && self.host().is_none());
+        }
+        let network = format!("{}_default", self.namespace);
+        let _ = Command::new("docker")
+            .args(["network", "rm", &network])
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .status();
+    }
+}
+
+/// The variables that `up` has printed, as a shell reads them.
+fn exported(printed: &str) -> BTreeMap<String, String> {
+    let output = Command::new("env").arg("-i").args(["sh", "-c", &format!("{printed}env")]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().filter_map(|line| line.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+}
+
+/// Logs in to the Redis of these variables and asks it something.
+fn redis(env: &BTreeMap<String, String>, line: &str) -> String {
+    let (rest, address) = env["REDIS_URL"].rsplit_once('@').unwrap();
+    let password = rest.rsplit_once(':').unwrap().1;
+    let mut stream = TcpStream::connect(address.trim_end_matches("/0")).unwrap();
+    write!(stream, "AUTH {password}\r\n{line}\r\nQUIT\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    said
+}
+
+fn signal(child: &Child, signal: &str) {
+    Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+}
+
+#[test]
+fn up_makes_what_is_asked_for_and_down_removes_it() {
+    let user = User::new();
+    assert_eq!(user.rows(), [] as [Value; 0]);
+    assert!(user.host().is_none(), "looking starts nothing");
+    let env = exported(&user.good(&["up", "redis"]));
+    assert!(redis(&env, "SET a 1").contains("+OK"), "{env:?}");
+    let [row] = user.rows().try_into().unwrap();
+    assert_eq!(
+        (&row["agent"], &row["service"], &row["state"]),
+        (&json!("local-tester"), &json!("redis"), &json!("live"))
+    );
+    assert!(row["memory_bytes"].as_u64().unwrap() > 100_000 && row["age_secs"].is_u64(), "{row}");
+    let table = user.good(&["ps"]);
+    assert!(table.contains("local-tester") && table.contains("MiB"), "{table}");
+    // More is added, and what is there stays.
+    let both: Value =
+        serde_json::from_str(&user.good(&["up", "postgres", "redis", "--with", "vector", "--json"])).unwrap();
+    assert_eq!(both["postgres"]["available_extensions"], json!(["vector"]));
+    assert_eq!(both["redis"]["env"]["REDIS_URL"], env["REDIS_URL"]);
+    assert!(redis(&env, "GET a").contains("$1\r\n1\r\n"), "it is the same one");
+    assert!(user.good(&["logs", "redis"]).contains("Ready to accept connections"));
+    assert_eq!(fs::metadata(user.home()).unwrap().permissions().mode() & 0o777, 0o700);
+    for file in fs::read_dir(user.home()).unwrap().flatten().filter(|file| file.file_type().unwrap().is_file()) {
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o077, 0, "{file:?}");
+    }
+    assert_eq!(fs::metadata(user.home().join("host.sock")).unwrap().permissions().mode() & 0o777, 0o600);
+    // A host that was killed is started again, and has lost nothing.
+    user.kill();
+    assert_eq!(exported(&user.good(&["up", "redis"])), env);
+    user.good(&["down"]);
+    assert!(user.host().is_none() && user.rows().is_empty());
+    wait("it is removed", || user.containers().is_empty());
+    user.good(&["down"]);
+}
+
+#[test]
+fn exec_runs_a_command_in_services_of_its_own() {
+    let user = User::new();
+    let shared = exported(&user.good(&["up", "redis"]));
+    let output = user.run(&["up", "redis", "--exec", "printf %s \"$REDIS_URL\"; exit 7"]);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let url = String::from_utf8(output.stdout).unwrap();
+    assert!(url.starts_with("redis://") && url != shared["REDIS_URL"], "{url}");
+    let ours = |rows: &[Value]| rows.iter().filter(|row| row["agent"] != "local-tester").count();
+    assert_eq!((user.rows().len(), ours(&user.rows())), (1, 0));
+    // Two at once, each with its own; and a signal while they are at work.
+    let mut children = [1, 2].map(|_| user.command(&["up", "redis", "--exec", "exec sleep 600"]).spawn().unwrap());
+    wait("both are there", || ours(&user.rows()) == 2);
+    wait("both run", || {
+        let runs = |child: &Child| {
+            let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap_or_default();
+            !children.trim().is_empty()
+        };
+        children.iter().all(runs)
+    });
+    signal(&children[0], "-TERM");
+    assert_eq!(children[0].wait().unwrap().code(), Some(143));
+    assert_eq!(ours(&user.rows()), 1);
+    // One that is killed leaves its own, until the next one comes, or `down`.
+    children[1].kill().unwrap();
+    children[1].wait().unwrap();
+    user.good(&["up", "redis", "--exec", "true"]);
+    wait("what it left is gone", || ours(&user.rows()) == 0);
+    assert_eq!(user.rows().len(), 1);
+}
+
+#[test]
+fn a_signal_while_it_is_made_leaves_nothing() {
+    let user = User::new();
+    user.good(&["up", "redis", "--exec", "true"]);
+    for (args, code) in [(vec!["up", "mongo"], "-INT"), (vec!["up", "mongo", "--exec", "true"], "-TERM")] {
+        let mut child = user.command(&args).spawn().unwrap();
+        wait("it is being made", || !user.containers().is_empty());
+        signal(&child, code);
+        let ended = child.wait().unwrap().code();
+        assert_eq!(ended, Some(if code == "-INT" { 130 } else { 143 }), "{args:?}");
+        wait("nothing is left", || user.containers().is_empty());
+        assert_eq!(user.rows(), [] as [Value; 0], "{args:?}");
+    }
+}
+
+#[test]
+fn many_at_once_find_one_host() {
+    let user = User::new();
+    let editors: Vec<_> = [Speaks::Current, Speaks::Before]
+        .into_iter()
+        .map(|speaks| {
+            let env = user.env();
+            std::thread::spawn(move || {
+                let mut client = PythonClient::over_stdio(&sandbar(), &["mcp"], &env, speaks);
+                let result = client.call("request_sandbox", &json!({ "services": ["redis"] }));
+                result["structuredContent"]["evidence"]["redis"]["env"]["REDIS_URL"].as_str().unwrap().to_owned()
+            })
+        })
+        .collect();
+    let shells: Vec<_> = (0..2).map(|_| user.command(&["up", "redis"]).spawn().unwrap()).collect();
+    let mut urls: Vec<_> = editors.into_iter().map(|editor| editor.join().unwrap()).collect();
+    for shell in shells {
+        let output = shell.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        urls.push(exported(&String::from_utf8(output.stdout).unwrap())["REDIS_URL"].clone());
+    }
+    assert!(urls.iter().all(|url| *url == urls[0]), "{urls:?}");
+    assert_eq!(user.rows().len(), 1);
+    let started = fs::read_to_string(user.home().join("host.log")).unwrap();
+    assert_eq!(started.matches("\"message\":\"listening\"").count(), 1, "{started}");
+}
+
+#[test]
+fn an_editor_speaks_over_standard_input_and_output() {
+    let user = User::new();
+    for speaks in [Speaks::Current, Speaks::Legacy, Speaks::Before] {
+        let mut client = PythonClient::over_stdio(&sandbar(), &["mcp"], &user.env(), speaks);
+        let names: Vec<_> = client.tools().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect();
+        assert!(names.iter().any(|name| name == "request_sandbox") && !names.iter().any(|name| name == "set_switch"));
+        let refused = client.call("request_sandbox", &json!({ "services": ["rediss"] }));
+        assert_eq!(
+            (&refused["isError"], &refused["structuredContent"]["ok"]),
+            (&json!(true), &json!(false)),
+            "{refused}"
+        );
+        // The host may go, and come back with what it had.
+        let first = client.call("request_sandbox", &json!({ "services": ["redis"] }));
+        user.kill();
+        let again = client.call("request_sandbox", &json!({ "services": ["redis"] }));
+        assert_eq!(first["structuredContent"]["evidence"], again["structuredContent"]["evidence"], "{speaks:?}");
+    }
+    // A client that gives up, and comes back.
+    let mut client = PythonClient::over_stdio(&sandbar(), &["mcp"], &user.env(), Speaks::Current);
+    let id = client.begin("request_sandbox", &json!({ "services": ["postgres"] }), true, None);
+    client.cancel(id);
+    let result = client.call("request_sandbox", &json!({ "services": ["postgres"] }));
+    assert_eq!(result["structuredContent"]["ok"], true, "{result}");
+    // Lines that no client sends.
+    let mut child = user.command(&["mcp"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"no json\n\n[]\n{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"no/such\"}\n").unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut seen = Vec::new();
+    while !seen.iter().any(|message: &Value| message["id"] == 7) {
+        let mut line = String::new();
+        assert_ne!(std::io::BufRead::read_line(&mut out, &mut line).unwrap(), 0, "{seen:?}");
+        seen.push(serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}")));
+    }
+    assert!(seen.iter().all(|message| message["error"]["code"].is_i64()), "{seen:?}");
+    drop(input);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn what_is_wrong_is_said_in_words() {
+    let user = User::new();
+    let said = user.bad(&["up", "postgress"]);
+    assert!(said.contains("`postgres`?") && said.contains("box, mongo, postgres, redis"), "{said}");
+    let said = user.bad(&["up"]);
+    assert!(said.contains("box, mongo, postgres, redis"), "{said}");
+    let said = user.bad(&["up", "postgres", "--with", "vectr"]);
+    assert!(said.contains("vectr") && said.contains("postgis"), "{said}");
+    assert!(user.bad(&["logs", "redis"]).contains("not up"));
+    assert_eq!(user.run(&["up", "redis", "--json", "--exec", "true"]).status.code(), Some(2));
+    assert_eq!(user.containers(), [] as [String; 0], "nothing was made for any of it");
+
+    let away = User::with("[docker]\nhost = \"unix:///nowhere/docker.sock\"\n");
+    let said = away.bad(&["up", "redis"]);
+    assert!(said.contains("not reachable") && said.contains("systemctl start docker"), "{said}");
+    let wrong = User::new();
+    wrong.write("[host]\nnamespac = \"x\"\n");
+    let said = wrong.bad(&["up", "redis"]);
+    assert!(said.contains("namespac"), "{said}");
+    wrong.write("[host\n");
+    let said = wrong.bad(&["up", "redis"]);
+    assert!(said.contains("local.toml"), "{said}");
+    let long = "x".repeat(100);
+    let said = String::from_utf8(
+        wrong.command(&["up", "redis"]).env("SANDBAR_HOME", wrong.dir.path().join(long)).output().unwrap().stderr,
+    )
+    .unwrap();
+    assert!(said.contains("too long"), "{said}");
+}
