@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod edit;
 mod engine;
 mod engines;
 mod reload;
@@ -52,7 +53,7 @@ enum Command {
         #[arg(long, default_value = "sandbar.toml")]
         config: PathBuf,
     },
-    /// Commands for authors of engines.
+    /// Commands for authors of engines, and for operators who admit them.
     #[command(subcommand)]
     Engine(engine::EngineCommand),
 }

@@ -19,12 +19,12 @@ fn host() -> (TempDir, TestHost) {
     (dir, host)
 }
 
-fn engines(host: &TestHost) -> Value {
+pub(crate) fn engines(host: &TestHost) -> Value {
     host.nobody().get("/readyz").body["engines"].clone()
 }
 
 /// Waits until `/readyz` says something of an engine.
-fn wait_for(host: &TestHost, engine: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn wait_for(host: &TestHost, engine: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     wait(what, || is(&engines(host)[engine]));
     engines(host)[engine].clone()
 }
@@ -42,7 +42,7 @@ fn another(component: &Path) -> Vec<u8> {
 }
 
 /// Puts a file in place in one step.
-fn replace(path: &Path, content: &[u8]) {
+pub(crate) fn replace(path: &Path, content: &[u8]) {
     let new = path.with_file_name(".new");
     fs::write(&new, content).unwrap();
     fs::rename(new, path).unwrap();
