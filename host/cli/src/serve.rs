@@ -85,6 +85,8 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     let catalog = CatalogHandle::new(catalog);
     let host = Host::new(settings, runtime, catalog.clone(), store, people, folders)?;
 
+    // Before it says that it listens: whoever reads that may end it at once.
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut listeners = Vec::new();
     for Listen(address) in &config.host.listen {
         let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
@@ -106,7 +108,6 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     ));
     tokio::pin!(server);
 
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}

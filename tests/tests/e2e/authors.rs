@@ -324,7 +324,15 @@ fn the_guide_works() {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
     assert_eq!(out.matches(" ok, 0 failed, ").count(), 2, "{out}");
-    for said in ["verify: `counters`", "neighbour", "CACHE_URL", "databases = \"16\"", "control p99", "\n1\n"] {
+    for said in [
+        "taken out of elsewhere/sandbar.toml",
+        "verify: `counters`",
+        "neighbour",
+        "CACHE_URL",
+        "databases = \"16\"",
+        "control p99",
+        "\n1\n",
+    ] {
         assert!(out.contains(said), "no {said:?} in {out}\n{err}");
     }
     assert_eq!(with_label(&format!("{namespace}.sandbox=1")).unwrap(), Vec::<String>::new());
