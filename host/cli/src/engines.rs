@@ -174,8 +174,9 @@ impl Engines {
         let locked = locked.map_err(&fail)?;
         let pin = table.sha256.as_deref().or(locked.as_ref().map(|p| p.sha256.as_str()));
         if pin.is_none() && !allow_unpinned {
+            let into = if has_table { format!(" --name {name} --update") } else { String::new() };
             let why = format!(
-                "{0} has no pin: `sandbar engine add {0}` shows what it would be allowed and admits it; for development set `[plugins] allow_unpinned = true`",
+                "{0} has no pin: `sandbar engine add {0}{into}` shows what it would be allowed and admits it; for development set `[plugins] allow_unpinned = true`",
                 path.display()
             );
             return Err(Broken { name, why, pending: !has_table });

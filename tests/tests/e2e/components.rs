@@ -120,6 +120,11 @@ fn one_without_a_pin_waits_to_be_admitted() {
 }
 
 #[test]
+fn a_table_without_a_pin_says_how_to_get_one() {
+    refused("", Some(&redis()), &["has no pin", "odd.wasm --name odd --update`"]);
+}
+
+#[test]
 fn development_loads_one_without_a_pin() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("dropped.wasm"), redis()).unwrap();
