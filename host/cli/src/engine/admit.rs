@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use sandbar_core::catalog::{Broken, Catalog, Limits};
 use sandbar_core::check::Grants;
 use sandbar_core::engine::Engine as _;
-use sandbar_core::image::Image;
+use sandbar_core::image::{Image, ImagePattern};
 use sandbar_core::name::{EngineSlug, Installation, Names, ServiceName};
 use sandbar_kit::Subject;
 use sandbar_plugin::{Artifact, LoadReason};
@@ -105,9 +105,8 @@ pub(crate) async fn add(args: &AddArgs) -> Result<()> {
         limits: Limits { memory_bytes: table.memory.unwrap_or(trial.config.sandbox.memory).0, milli_cpus: 0, pids: 0 },
         names: trial.names.clone(),
     };
-    // Its author's patterns, and what it asks for beyond them.
-    let grants = engines::grants(&Default::default(), locked.as_ref(), &trial.names).map_err(|e| anyhow!(e))?;
-    let grants = with(grants, subject.asks_for().await);
+    let author = engines::grants(&Default::default(), locked.as_ref(), &trial.names).map_err(|e| anyhow!(e))?;
+    let grants = granted(&author.images, subject.asks_for().await);
 
     let base = file.base()?;
     let below = fs::canonicalize(&base).ok().and_then(|base| Some(path.strip_prefix(base).ok()?.to_owned()));
@@ -119,7 +118,7 @@ pub(crate) async fn add(args: &AddArgs) -> Result<()> {
     let catalog = trial.judge(file.config()?).await.with_context(|| format!("{shown} stays as it is"))?;
     let service = catalog.services.get(&name).with_context(|| format!("`{name}` would not serve"))?;
 
-    println!("{}\n\n{}\n", allowed(service).trim_start(), file.shown(&name));
+    println!("{}\n\n{}\n", allowed(service).trim(), file.shown(&name));
     if args.dry_run {
         println!("{shown} stays as it is: without --dry-run this table is written to it");
         return Ok(());
@@ -248,21 +247,34 @@ impl Trial {
     }
 }
 
-/// Grants, and what is missing in them.
-fn with(mut grants: Grants, asked: Grants) -> Grants {
-    for pattern in asked.images {
-        let covered = Image::parse(&pattern.to_string()).is_ok_and(|i| grants.images.iter().any(|p| p.covers(&i)));
-        if !covered {
-            grants.images.push(pattern);
+/// What is asked for; an image by its author's pattern, where one covers it.
+fn granted(author: &[ImagePattern], asked: Grants) -> Grants {
+    let mut images: Vec<ImagePattern> = Vec::new();
+    for asked in asked.images {
+        let image = Image::parse(&asked.to_string());
+        let pattern = author.iter().find(|pattern| image.as_ref().is_ok_and(|image| pattern.covers(image)));
+        let pattern = pattern.cloned().unwrap_or(asked);
+        if !images.contains(&pattern) {
+            images.push(pattern);
         }
     }
-    for (have, asked) in [
-        (&mut grants.capabilities, asked.capabilities),
-        (&mut grants.data_dirs, asked.data_dirs),
-        (&mut grants.variables, asked.variables),
-    ] {
-        let missing: Vec<_> = asked.into_iter().filter(|value| !have.contains(value)).collect();
-        have.extend(missing);
+    Grants { images, ..asked }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_author_s_patterns_are_taken_for_what_is_asked_for_and_no_further() {
+        let patterns = |all: &[&str]| all.iter().map(|p| ImagePattern::parse(p).unwrap()).collect::<Vec<_>>();
+        let asked = Grants {
+            images: patterns(&["db:1", "db:2", "other:1"]),
+            variables: vec!["DB_URL".to_owned()],
+            ..Grants::default()
+        };
+        let granted = granted(&patterns(&["db:*", "unused:*"]), asked);
+        assert_eq!(granted.images, patterns(&["db:*", "other:1"]));
+        assert_eq!(granted.variables, ["DB_URL"]);
     }
-    grants
 }
