@@ -84,6 +84,11 @@ pub fn fixture(settings: &str) -> Options {
     }
 }
 
+/// A component that somebody else made: no host of a test has it before it is added.
+pub fn third_party(name: &str) -> PathBuf {
+    folder("SANDBAR_TEST_ENGINES", "test-engines").join("third-party").join(format!("{name}.wasm"))
+}
+
 /// The build directory: that of this program.
 fn target() -> PathBuf {
     let exe = std::env::current_exe().expect("a program knows where it is");

@@ -89,7 +89,7 @@ async fn shared_variables(project: &sandbar_core::project::Project, catalog: &Ca
 }
 
 /// What an engine is allowed.
-fn allowed(service: &Service) -> String {
+pub(crate) fn allowed(service: &Service) -> String {
     let list = |values: Vec<String>| if values.is_empty() { "none".to_owned() } else { values.join(", ") };
     let grants = &service.grants;
     let limits = &service.limits;

@@ -110,7 +110,8 @@ impl Engines {
                     }
                     serving.push(new);
                 }
-                (Err(broken), Some(earlier)) if !gone => {
+                // What nobody admits any more does not go on.
+                (Err(broken), Some(earlier)) if !gone && !broken.pending => {
                     let name = earlier.service.name.to_string();
                     let why =
                         format!("the engine goes on as it was, for what is there now cannot be used: {}", broken.why);
@@ -131,6 +132,11 @@ impl Engines {
         self.serving = serving;
         catalog.services = self.serving.iter().map(|s| (s.service.name.clone(), s.service.clone())).collect();
         catalog
+    }
+
+    /// The file that each service is from.
+    pub(crate) fn files(&self) -> BTreeMap<&ServiceName, &Path> {
+        self.serving.iter().map(|s| (&s.service.name, s.from.path.as_path())).collect()
     }
 
     /// The service that a candidate would take the place of: that of its table, or that of its file.
@@ -168,8 +174,9 @@ impl Engines {
         let locked = locked.map_err(&fail)?;
         let pin = table.sha256.as_deref().or(locked.as_ref().map(|p| p.sha256.as_str()));
         if pin.is_none() && !allow_unpinned {
+            let into = if has_table { format!(" --name {name} --update") } else { String::new() };
             let why = format!(
-                "{} has no pin: write its `sha256` and what it may use into [engines.{name}], or set `[plugins] allow_unpinned = true` for development",
+                "{0} has no pin: `sandbar engine add {0}{into}` shows what it would be allowed and admits it; for development set `[plugins] allow_unpinned = true`",
                 path.display()
             );
             return Err(Broken { name, why, pending: !has_table });

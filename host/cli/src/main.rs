@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod edit;
 mod engine;
 mod engines;
 mod local;
@@ -62,7 +63,7 @@ enum Command {
     Down(local::Down),
     Ps(local::Ps),
     Logs(local::Logs),
-    /// Commands for authors of engines.
+    /// Commands for authors of engines, and for operators who admit them.
     #[command(subcommand)]
     Engine(engine::EngineCommand),
 }

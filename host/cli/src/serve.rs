@@ -104,6 +104,8 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     let catalog = CatalogHandle::new(catalog);
     let host = Host::new(settings, runtime, catalog.clone(), store, people, folders)?;
 
+    // Before it says that it listens: whoever reads that may end it at once.
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for listen in &config.host.listen {
         listeners.push(match listen {
@@ -133,7 +135,6 @@ pub(crate) async fn serve(config_path: &Path) -> Result<()> {
     ));
     tokio::pin!(server);
 
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}

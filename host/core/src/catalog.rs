@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use crate::check::{Checked, Grants, check};
+use crate::check::{Checked, Grants, Refusal, check};
 use crate::engine::{EngineError, Pairs, Request, SharedEngine};
 use crate::error::listed;
 use crate::name::{EngineSlug, Names, ServiceName};
@@ -54,8 +54,18 @@ pub enum RecipeError {
     #[error("{0}")]
     Engine(#[from] EngineError),
     /// The host refuses what the engine answered.
-    #[error("the host refuses its recipe: {0}")]
-    Refused(crate::check::Refusal),
+    #[error("the host refuses its recipe: {refusal}{}", under(.refusal, .service))]
+    Refused {
+        /// The service's name.
+        service: ServiceName,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+/// The table in which a refusal's line belongs.
+fn under(refusal: &Refusal, service: &ServiceName) -> String {
+    refusal.line.as_ref().map(|_| format!(" under [engines.{service}]")).unwrap_or_default()
 }
 
 impl Service {
@@ -124,7 +134,8 @@ impl Service {
             settings: self.settings.clone(),
         };
         let recipe = self.engine.plan(&request).await?;
-        check(recipe, &request, &self.grants, &self.names).map_err(RecipeError::Refused)
+        check(recipe, &request, &self.grants, &self.names)
+            .map_err(|refusal| RecipeError::Refused { service: self.name.clone(), refusal })
     }
 
     /// Tells apart containers that were made with other settings.

@@ -49,28 +49,29 @@ pub struct Refusal {
     pub field: String,
     /// What is wrong with it.
     pub why: String,
-    /// The key of the grant that would allow it and the value to add to it, where a grant would.
-    pub grant: Option<(&'static str, String)>,
+    /// The line of the engine's table that would allow it, where one would.
+    pub line: Option<String>,
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.field, self.why)?;
-        match &self.grant {
-            Some((key, value)) => write!(f, "; it would need `grant.{key}` to hold {value:?}"),
+        match &self.line {
+            Some(line) => write!(f, "; this line would allow it: {line}"),
             None => Ok(()),
         }
     }
 }
 
 fn refuse<T>(field: impl Into<String>, why: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal { field: field.into(), why: why.into(), grant: None })
+    Err(Refusal { field: field.into(), why: why.into(), line: None })
 }
 
 /// Folders of a container in which neither data nor files of an engine have any business: they are the kernel's.
 const KERNEL_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Smallest tmpfs that makes sense, in bytes.
-const MIN_TMPFS: u64 = 1 << 20;
+const MIN_TMPFS: u64 = MIB;
+const MIB: u64 = 1 << 20;
 /// Bounds of a command's timeout in milliseconds: `timeout-ms` in the contract.
 const TIMEOUT_MS: std::ops::RangeInclusive<u32> = 100..=60_000;
 /// Bounds of a readiness deadline in milliseconds: `deadline-ms` in the contract.
@@ -121,7 +122,7 @@ fn check_container(recipe: &Recipe, request: &Request, grants: &Grants, names: &
     let image = template::fill(&c.image, template::IN_IMAGE, &values).or_else(|e| refuse("image", e.to_string()))?;
     let normalised = Image::parse(&image).or_else(|e| refuse("image", e.to_string()))?;
     if !grants.images.iter().any(|p| p.covers(&normalised)) {
-        return granted("image", format!("`{image}` was not granted"), "images", &image);
+        return not_granted("image", "images", &grants.images, &image);
     }
     if let Some((key, _)) = c.more.first() {
         return refuse("container.more", format!("this host knows no key `{}`", key.escape_debug()));
@@ -136,9 +137,11 @@ fn check_container(recipe: &Recipe, request: &Request, grants: &Grants, names: &
         user("user", &c.user)?;
     }
     for capability in &c.capabilities {
+        if capability.is_empty() || !capability.bytes().all(|b| b.is_ascii_uppercase() || b == b'_') {
+            return refuse("capabilities", format!("`{}` is no capability", capability.escape_debug()));
+        }
         if !grants.capabilities.contains(capability) {
-            let why = format!("`{}` was not granted", capability.escape_debug());
-            return granted("capabilities", why, "capabilities", capability);
+            return not_granted("capabilities", "capabilities", &grants.capabilities, capability);
         }
     }
     let mut tmpfs = 0_u64;
@@ -149,7 +152,7 @@ fn check_container(recipe: &Recipe, request: &Request, grants: &Grants, names: &
             return refuse("data", format!("{} lies in another data directory", dir.path));
         }
         if !grants.data_dirs.contains(&dir.path) {
-            return granted("data", format!("`{}` was not granted", dir.path), "data_dirs", &dir.path);
+            return not_granted("data", "data_dirs", &grants.data_dirs, &dir.path);
         }
         if dir.tmpfs_bytes < MIN_TMPFS {
             return refuse("data", format!("{} has {} bytes, less than {MIN_TMPFS}", dir.path, dir.tmpfs_bytes));
@@ -157,7 +160,9 @@ fn check_container(recipe: &Recipe, request: &Request, grants: &Grants, names: &
         tmpfs = tmpfs.saturating_add(dir.tmpfs_bytes);
     }
     if tmpfs > request.memory_bytes / 2 {
-        return refuse("data", format!("{tmpfs} bytes of tmpfs are more than half of {}", request.memory_bytes));
+        let why = format!("{tmpfs} bytes of tmpfs are more than half of {}", request.memory_bytes);
+        let line = format!("memory = \"{}m\"", tmpfs.div_ceil(MIB / 2));
+        return Err(Refusal { field: "data".to_owned(), why, line: Some(line) });
     }
     if c.shm_bytes > request.memory_bytes / 8 {
         return refuse("shm-bytes", format!("{} is more than an eighth of {}", c.shm_bytes, request.memory_bytes));
@@ -203,8 +208,10 @@ fn check_container(recipe: &Recipe, request: &Request, grants: &Grants, names: &
     Ok(image)
 }
 
-fn granted<T>(field: &str, why: String, key: &'static str, value: &str) -> Result<T, Refusal> {
-    Err(Refusal { field: field.to_owned(), why, grant: Some((key, value.to_owned())) })
+fn not_granted<T>(field: &str, key: &str, granted: &[impl ToString], value: &str) -> Result<T, Refusal> {
+    let all: Vec<_> = granted.iter().map(ToString::to_string).chain([value.to_owned()]).collect();
+    let line = format!("grant.{key} = {all:?}");
+    Err(Refusal { field: field.to_owned(), why: format!("`{value}` was not granted"), line: Some(line) })
 }
 
 fn at_most(field: &str, len: usize, max: usize) -> Result<(), Refusal> {
@@ -349,7 +356,7 @@ fn variables(recipe: &Recipe, grants: &Grants, values: &Values<'_>, names: &Name
                 return refuse("variables", format!("`{name}` is never an engine's to set"));
             }
             if !grants.variables.contains(name) {
-                return granted("variables", format!("`{name}` was not granted"), "variables", name);
+                return not_granted("variables", "variables", &grants.variables, name);
             }
         }
         text(&format!("variable {name}"), &variable.value, template::IN_VARIABLE, values)?;
@@ -388,12 +395,19 @@ mod tests {
     fn what_needs_a_grant_names_it() {
         assert_eq!(
             refused(|r| r.container.image = "evil.example/x:1".into()),
-            "image: `evil.example/x:1` was not granted; it would need `grant.images` to hold \"evil.example/x:1\""
+            "image: `evil.example/x:1` was not granted; this line would allow it: \
+             grant.images = [\"db:*\", \"evil.example/x:1\"]"
         );
-        assert!(refused(|r| r.container.capabilities = vec!["SYS_ADMIN".into()]).contains("`grant.capabilities`"));
-        assert!(refused(|r| r.container.data[0].path = "/other".into()).contains("`grant.data_dirs`"));
+        let capabilities = |name: &str| refused(|r| r.container.capabilities = vec![name.into()]);
+        assert!(capabilities("SYS_ADMIN").ends_with("it: grant.capabilities = [\"SYS_ADMIN\"]"));
+        assert!(capabilities("no such\n").ends_with("`no such\\n` is no capability"));
+        let data = refused(|r| r.container.data[0].path = "/other".into());
+        assert!(data.ends_with("it: grant.data_dirs = [\"/data\", \"/other\"]"), "{data}");
+        let memory = refused(|r| r.container.data[0].tmpfs_bytes = (300 << 20) + 1);
+        assert!(memory.ends_with("it: memory = \"601m\""), "{memory}");
         let variable = |name: &str| Variable { name: name.into(), value: "x".into(), prefixed: false };
-        assert!(refused(|r| r.variables.push(variable("HOME"))).contains("`grant.variables`"));
+        let variables = refused(|r| r.variables.push(variable("HOME")));
+        assert!(variables.ends_with("it: grant.variables = [\"DATABASE_URL\", \"HOME\"]"), "{variables}");
         for never in ["PATH", "LD_PRELOAD", "SANDBAR_TEST_X"] {
             assert!(refused(|r| r.variables.push(variable(never))).contains("never"), "{never}");
         }

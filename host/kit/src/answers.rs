@@ -79,7 +79,7 @@ pub async fn granted(subject: &Subject, grants: &Grants, report: &mut Report<'_>
         let request = subject.request(&wish);
         if let Ok(recipe) = subject.engine.plan(&request).await
             && let Err(refusal) = check(recipe, &request, grants, &subject.names)
-            && refusal.grant.is_some()
+            && refusal.line.is_some()
         {
             missing.insert(refusal.to_string());
         }

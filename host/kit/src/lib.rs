@@ -54,6 +54,19 @@ impl Subject {
         }
     }
 
+    /// What an operator would have to grant for all that it answers.
+    pub async fn asks_for(&self) -> Grants {
+        let features: Vec<_> = self.engine.descriptor().features.iter().map(|f| f.name.clone()).collect();
+        let mut grants = Grants::default();
+        for wish in Wish::each(&features).iter().flat_map(Wish::kinds) {
+            // What is refused asks for nothing.
+            if let Ok(recipe) = self.engine.plan(&self.request(&wish)).await {
+                grants::add(&mut grants, &recipe, &self.names);
+            }
+        }
+        grants
+    }
+
     /// The host's own check of an answer, by an operator who grants all that it asks for.
     fn check(&self, recipe: &Recipe, request: &Request) -> Result<Checked, String> {
         let mut grants = Grants::default();

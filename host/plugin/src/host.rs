@@ -2,17 +2,16 @@
 //! file from bytes to an engine that has said who it is.
 
 use std::fmt;
-use std::fs::DirBuilder;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use semver::Version;
 use tokio::task::spawn_blocking;
 use wasmtime::component::{Component, InstancePre, Linker};
-use wasmtime::{Cache, CacheConfig, Config, Engine};
+use wasmtime::{Config, Engine};
 
 use crate::artifact::Artifact;
+use crate::cache::CodeCache;
 use crate::error::{HostError, LoadError, LoadReason};
 use crate::explain::one_line;
 use crate::limits::{FIBER_STACK_BYTES, GUEST_STACK_BYTES, Limits};
@@ -27,6 +26,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) world: World,
     ticker: Arc<Ticker>,
+    cache: Option<Arc<CodeCache>>,
 }
 
 /// Loads components. One for the process; cheap to clone.
@@ -56,19 +56,20 @@ impl Host {
         config.async_stack_size(FIBER_STACK_BYTES);
         // Nobody reads a guest's backtrace here, and its names are the guest's.
         config.wasm_backtrace_max_frames(None);
-        config.cache(cache.map(open_cache).transpose()?);
+        let cache = cache.map(|path| CodeCache::open(&path).map(Arc::new)).transpose()?;
+        config.cache(cache.as_ref().map(|cache| cache.cache()));
         let engine = Engine::new(&config).map_err(|error| HostError::Engine(one_line(&format!("{error:#}"))))?;
         let ticker = Ticker::start(engine.clone()).map_err(|error| HostError::Engine(error.to_string()))?;
-        Ok(Self { shared: Arc::new(Shared { engine, limits, world: World::Usual, ticker: Arc::new(ticker) }) })
+        Ok(Self { shared: Arc::new(Shared { engine, limits, world: World::Usual, ticker: Arc::new(ticker), cache }) })
     }
 
     /// This host with another moment on its clocks, which also go on, and other random numbers. What it loads answers the
     /// same as here, unless an answer depends on what an engine must not depend on.
     #[must_use]
     pub fn elsewhere(&self) -> Self {
-        let Shared { engine, limits, ticker, .. } = &*self.shared;
-        let (engine, limits, ticker) = (engine.clone(), limits.clone(), Arc::clone(ticker));
-        Self { shared: Arc::new(Shared { engine, limits, world: World::Other, ticker }) }
+        let Shared { engine, limits, ticker, cache, .. } = &*self.shared;
+        let (engine, limits, ticker, cache) = (engine.clone(), limits.clone(), Arc::clone(ticker), cache.clone());
+        Self { shared: Arc::new(Shared { engine, limits, world: World::Other, ticker, cache }) }
     }
 
     /// Loads a component: reads the file once, compares the pin (SHA-256, 64 hexadecimal digits), and on with
@@ -97,7 +98,11 @@ impl Host {
         let shared = Arc::clone(&self.shared);
         let prepared = spawn_blocking(move || {
             let contract = artifact.admissible()?;
-            let instance = prepare(&shared.engine, &artifact, &contract)?;
+            let instance = prepare(&shared.engine, &artifact, &contract);
+            if let Some(cache) = &shared.cache {
+                cache.remember();
+            }
+            let instance = instance?;
             Ok::<_, LoadReason>((artifact, contract, instance))
         });
         let (artifact, contract, instance) = match prepared.await {
@@ -119,21 +124,4 @@ fn prepare(engine: &Engine, artifact: &Artifact, contract: &Version) -> Result<I
     linked
         .and_then(|()| linker.instantiate_pre(&component))
         .map_err(|error| LoadReason::Shape { version: contract.to_string(), why: one_line(&format!("{error:#}")) })
-}
-
-/// The cache of compiled code. wasmtime handles entries that are stale or damaged.
-fn open_cache(path: PathBuf) -> Result<Cache, HostError> {
-    let failed = |reason: String| HostError::Cache { path: path.clone(), reason };
-    let path = std::path::absolute(&path).map_err(|error| failed(error.to_string()))?;
-    DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|error| failed(error.to_string()))?;
-    let mode = std::fs::metadata(&path).map_err(|error| failed(error.to_string()))?.mode();
-    if mode & 0o022 != 0 {
-        return Err(failed(format!(
-            "others may write to it (mode {:o}), and what lies in it is run; take that away with chmod go-w",
-            mode & 0o777
-        )));
-    }
-    let mut config = CacheConfig::new();
-    config.with_directory(&path);
-    Cache::new(config).map_err(|error| failed(one_line(&format!("{error:#}"))))
 }

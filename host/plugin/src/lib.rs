@@ -9,6 +9,7 @@
 
 mod artifact;
 mod bindings;
+mod cache;
 mod contract;
 mod convert;
 mod descriptor;

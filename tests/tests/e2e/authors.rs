@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use sandbar_tests::Options;
 use sandbar_tests::docker::with_label;
-use sandbar_tests::host::{fixture, image, sandbar, sources};
+use sandbar_tests::host::{fixture, image, sandbar, sources, third_party};
 use serde_json::Value;
 
 /// Runs `sandbar engine …`.
-fn engine(args: &[&str]) -> Output {
+pub(crate) fn engine(args: &[&str]) -> Output {
     Command::new(sandbar()).arg("engine").args(args).output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -31,8 +31,9 @@ fn namespace() -> String {
 fn images(dir: &Path, namespace: &str) -> String {
     let of = |upstream: &str, local: &str| format!("{upstream:?} = {:?}\n", image(local).unwrap());
     let full = of(&format!("{namespace}-sandbox-pg:latest"), sandbar_tests::host::FULL_PG);
-    let upstream = ["postgres:16-alpine", "redis:8-alpine", "mongo:8", "redis/redis-stack-server:latest"];
-    let table: String = upstream.iter().map(|name| of(name, name)).collect();
+    let shipped = ["postgres:16-alpine", "redis:8-alpine", "mongo:8", "redis/redis-stack-server:latest"];
+    let upstream = shipped.into_iter().chain(["mariadb:11", "nats:2-alpine"]);
+    let table: String = upstream.map(|name| of(name, name)).collect();
     let path = dir.join("images.toml");
     // A box runs anything that has a shell.
     fs::write(&path, format!("[images]\n{table}{full}{}", of("debian:12-slim", "redis:8-alpine"))).unwrap();
@@ -58,7 +59,11 @@ fn kit(component: &Path, more: &[&str]) -> (bool, Vec<(String, String, String)>)
 
 /// Expects that a shipped engine passes, with these checks among what is good.
 fn passes(name: &str, more: &[&str], good: &[&str]) {
-    let (passed, checks) = kit(&Options::default().engines.join(format!("{name}.wasm")), more);
+    passes_as(&Options::default().engines.join(format!("{name}.wasm")), more, good);
+}
+
+fn passes_as(component: &Path, more: &[&str], good: &[&str]) {
+    let (passed, checks) = kit(component, more);
     assert!(passed, "{checks:#?}");
     for name in ["load", "feature: unknown", "memory", "sandbox: no feature", "teardown"].iter().chain(good) {
         assert!(checks.iter().any(|(n, v, _)| n == name && v == "ok"), "no {name} in {checks:#?}");
@@ -89,6 +94,17 @@ fn mongo_passes() {
 #[test]
 fn box_passes() {
     passes("box", &[], &["retained: asleep", "retained: anew"]);
+}
+
+#[test]
+fn mariadb_of_somebody_else_passes() {
+    let more = ["verify: `archive`", "verify: `events`", "grants", "sandbox: no feature, superuser"];
+    passes_as(&third_party("mariadb"), &[], &[&ACCOUNT[..], &more].concat());
+}
+
+#[test]
+fn nats_of_somebody_else_passes() {
+    passes_as(&third_party("nats"), &[], &[&ACCOUNT[..], &["verify: `jetstream`", "grants"]].concat());
 }
 
 /// A component of which the test decides what it runs.
@@ -308,7 +324,15 @@ fn the_guide_works() {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
     assert_eq!(out.matches(" ok, 0 failed, ").count(), 2, "{out}");
-    for said in ["verify: `counters`", "neighbour", "CACHE_URL", "databases = \"16\"", "control p99", "\n1\n"] {
+    for said in [
+        "taken out of elsewhere/sandbar.toml",
+        "verify: `counters`",
+        "neighbour",
+        "CACHE_URL",
+        "databases = \"16\"",
+        "control p99",
+        "\n1\n",
+    ] {
         assert!(out.contains(said), "no {said:?} in {out}\n{err}");
     }
     assert_eq!(with_label(&format!("{namespace}.sandbox=1")).unwrap(), Vec::<String>::new());

@@ -85,16 +85,19 @@ fn an_import_that_is_not_allowed() {
 
 #[test]
 fn another_version_of_the_contract() {
-    let text = "(component (instance $i) (export \"sandbar:engine/engine@2.0.0\" (instance $i)))";
-    let component = wat::parse_str(text).unwrap();
-    refused(&pinned(&component), Some(&component), &["2.0.0", "version 1.0"]);
+    for theirs in ["0.9.0", "2.0.0"] {
+        let text = format!("(component (instance $i) (export \"sandbar:engine/engine@{theirs}\" (instance $i)))");
+        let component = wat::parse_str(text).unwrap();
+        refused(&pinned(&component), Some(&component), &[&format!("version {theirs} of"), "speaks version 1.0"]);
+    }
 }
 
 #[test]
 fn no_grants() {
     // Its pin is right, and nothing was granted.
     let bytes = redis();
-    refused(&pinned(&bytes), Some(&bytes), &["grant.images", "redis:8-alpine"]);
+    let line = "this line would allow it: grant.images = [\"redis:8-alpine\"] under [engines.odd]";
+    refused(&pinned(&bytes), Some(&bytes), &[line]);
 }
 
 #[test]
@@ -112,7 +115,13 @@ fn one_without_a_pin_waits_to_be_admitted() {
     let page = host.nobody().get("/readyz");
     let dropped = &page.body["engines"]["dropped"];
     assert_eq!(dropped["state"], "pending", "{:#}", page.body);
-    assert!(dropped["why"].as_str().unwrap().contains("[engines.dropped]"));
+    let todo = format!("`sandbar engine add {}`", dir.path().join("dropped.wasm").display());
+    assert!(dropped["why"].as_str().unwrap().contains(&todo), "{dropped}");
+}
+
+#[test]
+fn a_table_without_a_pin_says_how_to_get_one() {
+    refused("", Some(&redis()), &["has no pin", "odd.wasm --name odd --update`"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 
 mod account;
+mod admit;
 mod authors;
 mod boxes;
 mod components;
@@ -14,6 +15,7 @@ mod guards;
 mod harness;
 mod interface;
 mod janitor;
+mod kept;
 mod local;
 mod mcp;
 mod neighbours;
@@ -23,5 +25,6 @@ mod refusals;
 mod reload;
 mod restart;
 mod sweep;
+mod third_party;
 mod transfers;
 mod trouble;

@@ -1,5 +1,6 @@
-//! Commands for authors of engines.
+//! Commands for authors of engines, and for operators who admit them.
 
+mod admit;
 mod bench;
 mod control;
 mod inspect;
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use sandbar_plugin::{HostError, LoadReason};
 
-/// What an author can ask for.
+/// What can be asked for.
 #[derive(Debug, Subcommand)]
 pub(crate) enum EngineCommand {
     /// Make the crate of a new engine: it compiles, its tests pass, and it serves something already.
@@ -38,6 +39,12 @@ pub(crate) enum EngineCommand {
     Test(test::Args),
     /// Measure how long a component takes to load and to answer, beside the smallest engine there can be.
     Bench(bench::Args),
+    /// Show what an engine would be allowed to do, and write its pin and its grants into the configuration.
+    Add(admit::AddArgs),
+    /// Say which engines a configuration has, and what becomes of each.
+    List(admit::ListArgs),
+    /// Take an engine's table out of the configuration.
+    Remove(admit::RemoveArgs),
 }
 
 /// Carries a command out. Answers whether what it looked at is good.
@@ -59,6 +66,9 @@ pub(crate) fn run(command: EngineCommand) -> Result<bool> {
         EngineCommand::Inspect(args) => multi()?.block_on(inspect::inspect(&args)),
         EngineCommand::Test(args) => multi()?.block_on(test::test(&args)),
         EngineCommand::Bench(args) => multi()?.block_on(bench::bench(&args)).map(|()| true),
+        EngineCommand::Add(args) => multi()?.block_on(admit::add(&args)).map(|()| true),
+        EngineCommand::List(args) => multi()?.block_on(admit::list(&args)).map(|()| true),
+        EngineCommand::Remove(args) => multi()?.block_on(admit::remove(&args)).map(|()| true),
     }
 }
 

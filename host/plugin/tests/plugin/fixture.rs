@@ -95,6 +95,8 @@ pub(crate) struct Text {
     pub(crate) imports: String,
     /// Definitions after the memory of the ABI, which is the first one.
     pub(crate) after_memory: String,
+    /// The number that it answers in an interface of a later version beside the contract's.
+    pub(crate) extra: Option<u32>,
     /// The answer at the address `{answer}` of `plan`.
     pub(crate) recipe: Option<Recipe>,
 }
@@ -117,6 +119,7 @@ impl Default for Text {
             beside: String::new(),
             imports: String::new(),
             after_memory: String::new(),
+            extra: None,
             recipe: None,
         }
     }
@@ -140,6 +143,9 @@ impl Text {
         let answer = self.recipe.as_ref().map_or(EMPTY_RECIPE, |recipe| image.recipe(recipe));
         let plan = plan.replace("{answer}", &answer.to_string());
         assert!(VALUES + image.bytes.len() <= 65536, "the values must fit in the first page");
+        let extra = self.extra.map_or_else(String::new, |rank| {
+            format!(r#"(func (export "sandbar:engine/extra@1.1.0#rank") (result i32) (i32.const {rank}))"#)
+        });
         let values: String = image.bytes.iter().map(|byte| format!("\\{byte:02x}")).collect();
         let text = format!(
             r#"(module
@@ -156,7 +162,8 @@ impl Text {
               (func (export "sandbar:engine/engine@{version}#plan")
                 (param $features i32) (param $feature_count i32) (param $retained i32) (param $superuser i32)
                 (param $memory i64) (param $settings i32) (param $setting_count i32) (result i32)
-                {plan}))"#
+                {plan})
+              {extra})"#
         );
         wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
@@ -168,8 +175,9 @@ impl Text {
             assert!(contract.contains(from), "the contract says `{from}`");
             contract = contract.replace(from, to);
         }
+        let extra = self.extra.map_or("", |_| "export sandbar:engine/extra@1.1.0;");
         let world = format!(
-            "package test:guest; world guest {{ {} export sandbar:engine/engine@{}; }}",
+            "package test:guest; world guest {{ {} export sandbar:engine/engine@{}; {extra} }}",
             self.imports, self.version
         );
         let mut resolve = Resolve::default();
@@ -177,6 +185,10 @@ impl Text {
             resolve.push_str("wasi.wit", package).unwrap();
         }
         resolve.push_str("sandbox-engine.wit", &contract).unwrap();
+        if self.extra.is_some() {
+            let later = "package sandbar:engine@1.1.0; interface extra { rank: func() -> u32; }";
+            resolve.push_str("extra.wit", later).unwrap();
+        }
         let package = resolve.push_str("guest.wit", &world).unwrap();
         let world = resolve.select_world(&[package], None).unwrap();
         let mut module = self.module();

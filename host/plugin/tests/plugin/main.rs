@@ -8,5 +8,6 @@ mod artifact;
 mod fixture;
 mod hostile;
 mod image;
+mod later;
 mod loading;
 mod wasi;

@@ -2,8 +2,8 @@
 //! this machine's; what counts are the ratios.
 
 mod boxes;
+mod start;
 
-use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use sandbar_core::engine::{Engine as _, Request};
 use sandbar_tests::docker::docker;
-use sandbar_tests::host::{image, wait};
+use sandbar_tests::host::image;
 use sandbar_tests::{Client, Options, TestHost};
 use serde_json::json;
 
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
         ("cold", cold as Part),
         ("hit", hit),
         ("engine", engine_call),
-        ("start", start_and_memory),
+        ("start", start::start),
         ("crowd", crowd),
         ("boxes", boxes::boxes),
     ];
@@ -281,23 +281,5 @@ fn crowd() -> Result<()> {
         millis(percentile(&mut each, 0.99)),
         millis(gone)
     );
-    Ok(())
-}
-
-fn start_and_memory() -> Result<()> {
-    let mut host = host();
-    let mut times = Vec::new();
-    for _ in 0..ROUNDS {
-        host.down()?;
-        let (took, up) = timed(|| host.up());
-        up?;
-        times.push(took);
-    }
-    println!("host start with known components, until it serves: {} (asked: about 150 ms)", millis(median(times)));
-    wait("an idle host", || host.nobody().get("/readyz").status == 200);
-    let status = fs::read_to_string(format!("/proc/{}/status", host.pid()))?;
-    let resident = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("VmRSS")?;
-    let kib: f64 = resident.trim().trim_end_matches(" kB").parse()?;
-    println!("resident memory of an idle host with three engines: {:.1} MB (asked: at most 80 MB)", kib / 1024.0);
     Ok(())
 }
