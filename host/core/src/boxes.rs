@@ -5,18 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt as _;
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, StreamExt as _};
 use schemars::JsonSchema;
 use serde::Serialize;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Code, Error, listed, shown as shown_name};
 use crate::failure;
-use crate::folders::{Content, FolderError, Folders, Listing, Pieces};
+use crate::folders::{Content, FolderError, Folders, Listing, Pieces, Result as FolderResult};
 use crate::host::Host;
 use crate::name::{AgentName, ServiceName};
 use crate::owner::Owner;
-use crate::registry::{InFlight, Listener};
+use crate::registry::{InFlight, Listener, Registry};
 use crate::runtime::{Captured, RunOutput, RunPlan, RuntimeError};
 use crate::sandbox::{Serving, WorkFolder};
 use crate::secret::random_hex;
@@ -34,6 +36,11 @@ pub const LONGEST_READ: u64 = 1 << 20;
 const LARGEST_ARTIFACT: u64 = 64 << 20;
 /// How many entries one listing answers at most.
 const LONGEST_LISTING: usize = 2_000;
+/// How long whoever reads a file may take nothing of it.
+const READER_SILENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether the box of a transfer that stands still is there.
+const LOOK_AT_BOX: Duration = Duration::from_secs(1);
+
 /// What is to be run.
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -79,6 +86,52 @@ struct InUse {
     serving: Arc<Serving>,
     work: WorkFolder,
     flight: Arc<InFlight>,
+}
+
+impl InUse {
+    /// Sends the content of a file on, until whoever reads it takes none for too long, or the box is let go.
+    async fn send_on(
+        self,
+        registry: Arc<Registry>,
+        mut content: BoxStream<'static, FolderResult<Bytes>>,
+        to: mpsc::Sender<FolderResult<Bytes>>,
+    ) {
+        while let Some(piece) = content.next().await {
+            let until = tokio::time::Instant::now() + READER_SILENCE;
+            let taken = async {
+                let _ = to.send(piece).await;
+            };
+            tokio::pin!(taken);
+            loop {
+                tokio::select! {
+                    () = &mut taken => break,
+                    () = tokio::time::sleep(LOOK_AT_BOX) => {}
+                }
+                if tokio::time::Instant::now() >= until || !registry.has(&self.owner, &self.serving) {
+                    return;
+                }
+            }
+            if to.is_closed() {
+                return;
+            }
+        }
+    }
+
+    /// The same content, which breaks off when the box is let go.
+    fn as_long_as_it_is_there(
+        &self,
+        registry: Arc<Registry>,
+        content: BoxStream<'static, FolderResult<Bytes>>,
+    ) -> BoxStream<'static, FolderResult<Bytes>> {
+        let (owner, serving) = (self.owner.clone(), self.serving.clone());
+        // Once more after the last piece, before it gets its path.
+        let content = content.chain(stream::once(async { Ok(Bytes::new()) }));
+        let looked_at = content.map(move |piece| match registry.has(&owner, &serving) {
+            true => piece,
+            false => Err(FolderError::Incomplete("the box was let go".to_owned())),
+        });
+        looked_at.boxed()
+    }
 }
 
 impl Host {
@@ -196,10 +249,10 @@ impl Host {
         let Pieces { size, stream } =
             self.folders()?.open(&used.work.folder, path, offset, limit).await.map_err(told)?;
         tracing::info!(target: "audit", owner = %used.owner, service = %used.service, bytes = size, "read_file");
-        let stream = stream.inspect(move |_| {
-            let _until_the_end = &used;
-        });
-        Ok(Pieces { size, stream: stream.boxed() })
+        let (pieces, sent) = mpsc::channel(1);
+        tokio::spawn(used.send_on(self.registry().clone(), stream, pieces));
+        let sent = stream::unfold(sent, async |mut sent| Some((sent.recv().await?, sent)));
+        Ok(Pieces { size, stream: sent.boxed() })
     }
 
     /// Writes a file of the agent's box, whole or not at all.
@@ -218,6 +271,7 @@ impl Host {
         let used = self.in_box(agent, service, listener).await?;
         let size = content.size;
         let _coming = self.room_for(&used.work, size).await?;
+        let content = Pieces { size, stream: used.as_long_as_it_is_there(self.registry().clone(), content.stream) };
         self.folders()?.write(&used.work.folder, path, content, mode, used.work.user).await.map_err(told)?;
         tracing::info!(target: "audit", owner = %used.owner, service = %used.service, bytes = size, "write_file");
         Ok(size)

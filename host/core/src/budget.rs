@@ -1,7 +1,7 @@
 //! How much the boxes hold, and may hold: each, and all together.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,8 @@ const BUDGET_EVERY: Duration = Duration::from_secs(1);
 /// Pause between two looks at what grows where no command runs.
 const LEFT_EVERY: Duration = Duration::from_secs(5);
 
-/// How many bytes are on their way into each folder. Writers that come at once each see the others.
+/// How much there is for each folder until it is done: bytes on their way into it, so that writers who come at once each see
+/// the others, or commands at work in it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Coming(Arc<Mutex<HashMap<String, u64>>>);
 
@@ -91,16 +92,21 @@ impl Host {
         command: impl Future<Output = T>,
         cancel: &CancellationToken,
     ) -> (T, Option<Error>) {
+        let _at_work = self.at_work().add(&work.folder.name, 1);
+        // Only what grows is ended: whoever is over its share may remove, and all may go on working where others took it.
+        let before = OnceLock::new();
+        let outgrown = async || {
+            let over = self.over_budget(work, 0, 0).await.ok().flatten()?;
+            let before = *before.get()?;
+            self.used(work).await.is_ok_and(|used| used > before).then_some(over)
+        };
         let watch = async {
-            // Only what grows is ended: whoever is over its share may remove, and all may go on working where others took it.
-            let before = self.used(work).await.unwrap_or_default();
+            let _ = before.set(self.used(work).await.unwrap_or_default());
             let mut pause = FIRST_LOOK;
             loop {
                 tokio::time::sleep(pause).await;
                 let began = tokio::time::Instant::now();
-                if let Ok(Some(over)) = self.over_budget(work, 0, 0).await
-                    && self.used(work).await.is_ok_and(|used| used > before)
-                {
+                if let Some(over) = outgrown().await {
                     return over;
                 }
                 pause = BUDGET_EVERY.max(began.elapsed() * 10);
@@ -108,7 +114,8 @@ impl Host {
         };
         tokio::pin!(command);
         tokio::select! {
-            result = &mut command => (result, None),
+            // One that was quick is told as well.
+            result = &mut command => (result, outgrown().await),
             over = watch => {
                 cancel.cancel();
                 (command.await, Some(over))
@@ -137,7 +144,7 @@ impl Host {
             for (serving, work) in boxes.filter_map(|s| s.work.clone().map(|work| (s, work))) {
                 let name = &work.folder.name;
                 // A command watches over its box itself.
-                if self.registry().is_in_use(&owner) {
+                if self.at_work().count(name).0 > 0 {
                     continue;
                 }
                 let Ok(used) = self.used(&work).await else { continue };

@@ -163,7 +163,8 @@ pub trait Folders: Send + Sync + 'static {
     /// Removes a folder with all that is in it. Removing one that is not there is fine.
     async fn remove(&self, name: &str) -> Result<()>;
 
-    /// Gives the folder itself to a user.
+    /// Gives the folder itself to a user, who can use it then, and removes what was left of writes that were never whole.
+    /// Nothing is written in it meanwhile.
     async fn give(&self, folder: &Folder, to: Ids) -> Result<()>;
 
     /// Whom the folder itself was given to, if to anybody.

@@ -90,6 +90,7 @@ pub struct Host {
     folders: Option<Arc<dyn Folders>>,
     box_budget: BoxBudget,
     coming: Coming,
+    at_work: Coming,
     local_only: bool,
 }
 
@@ -233,6 +234,7 @@ impl Host {
             folders,
             box_budget,
             coming: Coming::default(),
+            at_work: Coming::default(),
             local_only,
         }))
     }
@@ -426,6 +428,10 @@ impl Host {
 
     pub(crate) fn store(&self) -> &Store {
         &self.store
+    }
+
+    pub(crate) fn at_work(&self) -> &Coming {
+        &self.at_work
     }
 
     pub(crate) fn coming(&self) -> &Coming {

@@ -286,6 +286,8 @@ impl Confirm<'_> {
     async fn shared_and_ready(&self, deadline: Duration) -> Result<Option<Ids>, NotMade> {
         if let Some((folder, folders)) = self.work()
             && let Ok(Some(known)) = folders.given(folder).await
+            // What its user did to its permissions would keep the probes out.
+            && folders.give(folder, known).await.is_ok()
         {
             let (seen, ready) = (pin!(self.sees(folder, folders, known)), pin!(self.ready(deadline)));
             let (seen, ready) = match select(seen, ready).await {

@@ -600,9 +600,10 @@ impl Registry {
         entries.iter().filter(|(_, e)| !matches!(*e.lock(), State::Absent)).map(|(a, _)| a.clone()).collect()
     }
 
-    /// Whether a call uses something of an owner's right now.
-    pub(crate) fn is_in_use(&self, owner: &Owner) -> bool {
-        self.find(owner).is_some_and(|entry| entry.in_flight.load(Ordering::SeqCst) > 0)
+    /// Whether an owner still has this very container.
+    pub(crate) fn has(&self, owner: &Owner, serving: &Serving) -> bool {
+        let live = self.snapshot(owner).live;
+        live.is_some_and(|live| live.services.values().any(|s| s.id == serving.id && s.run == serving.run))
     }
 
     /// Forgets what says nothing any more. An entry that somebody holds is kept: there must never be two

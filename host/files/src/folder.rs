@@ -18,6 +18,9 @@ use crate::{FilesError, Listing, list, remove, usage};
 /// How often a write begins anew because what it stood on was moved away.
 const MOST_ROUNDS: u32 = 64;
 
+/// What the names of files begin with that do not have their path yet.
+const STAGED: &str = ".sandbar-staged-";
+
 /// Whose a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
@@ -66,12 +69,30 @@ impl WorkFolder {
         &self.path
     }
 
-    /// Gives the folder itself to the box's user.
+    /// Gives the folder itself to the box's user, who can use it then, whatever was done to its permissions.
     ///
     /// # Errors
     /// When the host may not.
     pub fn chown_root(&self, owner: Owner) -> Result<(), FilesError> {
-        owner.take(&self.own).map_err(|e| FilesError::of(e, "."))
+        let of = |e| FilesError::of(e, ".");
+        owner.take(&self.own).map_err(of)?;
+        let mode = fstat(&self.own).map_err(of)?.st_mode & 0o777;
+        fchmod(&self.own, Mode::from_raw_mode(mode | 0o700)).map_err(of)
+    }
+
+    /// Removes what a host that was killed had staged. Nothing may be staged now.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn remove_staged(&self) -> Result<(), FilesError> {
+        let entries = rustix::fs::Dir::read_from(&self.own).map_err(|e| FilesError::of(e, "."))?;
+        for entry in entries.flatten() {
+            if entry.file_name().to_bytes().starts_with(STAGED.as_bytes()) {
+                // A directory of that name is the box's.
+                let _ = unlinkat(&self.own, entry.file_name(), AtFlags::empty());
+            }
+        }
+        Ok(())
     }
 
     /// Whose the folder itself is.
@@ -151,7 +172,7 @@ impl WorkFolder {
         let shown = asked.shown;
         let of = |e| FilesError::of(e, &shown);
         let own = self.own.try_clone().map_err(|e| FilesError::of_io(e, &shown))?;
-        let name = format!(".sandbar-{}", remove::unique());
+        let name = format!("{STAGED}{}", remove::unique());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(openat(&own, &name, flags, Mode::from_raw_mode(0o600)).map_err(of)?);
         Ok(Staged { own, name, file, path: path.to_owned(), owner, parents, settled: false })

@@ -138,7 +138,11 @@ impl Folders for LocalFolders {
     }
 
     async fn give(&self, folder: &Folder, to: Ids) -> Result<()> {
-        self.at(folder, move |work, _| work.chown_root(owner(to)).map_err(told)).await
+        self.at(folder, move |work, _| {
+            work.chown_root(owner(to)).map_err(told)?;
+            work.remove_staged().map_err(told)
+        })
+        .await
     }
 
     async fn given(&self, folder: &Folder) -> Result<Option<Ids>> {

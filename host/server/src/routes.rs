@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
-use futures_util::stream::{self, StreamExt as _};
+use futures_util::stream::{self, BoxStream, StreamExt as _};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use sandbar_core::error::{Code, Error};
 use sandbar_core::folders::{FolderError, Pieces};
@@ -130,10 +130,14 @@ async fn run_verb(host: &Arc<Host>, name: &str, query: &str, headers: &HeaderMap
         }
     };
     tracing::Span::current().record("verb", verb.name);
-    let is_raw = |of| headers.get(of).is_some_and(|h| h == OCTETS);
+    let is_raw = |of| {
+        let header = headers.get(of).and_then(|h| h.to_str().ok()).unwrap_or_default();
+        let kinds = header.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
+        kinds.into_iter().any(|kind| kind.eq_ignore_ascii_case(OCTETS))
+    };
     if verb.carries_file && is_raw(header::CONTENT_TYPE) {
         let body = Arc::new(Mutex::new(body));
-        let written = match incoming(headers, body.clone()) {
+        let written = match incoming(host.clone(), headers.clone(), body.clone()) {
             Ok(content) => verb::write_content(host, &caller, query, content).await,
             Err(e) => Err(e),
         };
@@ -148,13 +152,15 @@ async fn run_verb(host: &Arc<Host>, name: &str, query: &str, headers: &HeaderMap
     let caller = authenticate(host, headers)?;
     verb::find(host, name, &caller)?;
     if verb.answers_file && is_raw(header::ACCEPT) {
-        return verb::read_content(host, &caller, query).await.map(Answer::Content);
+        let Pieces { size, stream } = verb::read_content(host, &caller, query).await?;
+        let stream = as_long_as_known(host.clone(), headers.clone(), stream);
+        return Ok(Answer::Content(Pieces { size, stream }));
     }
     verb::call(host, verb, &caller, &body, None).await.map(Answer::Reply)
 }
 
 /// A body that is the content of a file.
-fn incoming(headers: &HeaderMap, body: Arc<Mutex<Body>>) -> Result<Pieces, Error> {
+fn incoming(host: Arc<Host>, headers: HeaderMap, body: Arc<Mutex<Body>>) -> Result<Pieces, Error> {
     let size = headers.get(header::CONTENT_LENGTH).and_then(|h| h.to_str().ok()?.parse().ok());
     let size = size.ok_or_else(|| Error::bad_request("content that is sent as it is needs a `Content-Length`"))?;
     let stream = stream::unfold(Some(body), async |body| {
@@ -169,7 +175,20 @@ fn incoming(headers: &HeaderMap, body: Arc<Mutex<Body>>) -> Result<Pieces, Error
             Err(_) => broken(format!("nothing came for {} s", BODY_DEADLINE.as_secs())),
         }
     });
-    Ok(Pieces { size, stream: stream.boxed() })
+    Ok(Pieces { size, stream: as_long_as_known(host, headers, stream.boxed()) })
+}
+
+/// The same content, which breaks off when the caller's token is revoked.
+fn as_long_as_known(
+    host: Arc<Host>,
+    headers: HeaderMap,
+    content: BoxStream<'static, Result<Bytes, FolderError>>,
+) -> BoxStream<'static, Result<Bytes, FolderError>> {
+    let looked_at = content.map(move |piece| match authenticate(&host, &headers) {
+        Ok(_) => piece,
+        Err(_) => Err(FolderError::Incomplete("the token was revoked".to_owned())),
+    });
+    looked_at.boxed()
 }
 
 /// As [`discard`], however much it is: a sender that is cut off while it sends does not read the answer.
@@ -203,6 +222,7 @@ pub(crate) fn authenticate(host: &Host, headers: &HeaderMap) -> Result<Caller, E
 
 pub(crate) async fn read(headers: &HeaderMap, body: Body, max: usize) -> Result<Bytes, Error> {
     if headers.get(header::CONTENT_LENGTH).and_then(|h| h.to_str().ok()?.parse::<u64>().ok()) > Some(max as u64) {
+        discard_rest(&Mutex::new(body)).await;
         return Err(too_large(max));
     }
     let body = tokio::time::timeout(BODY_DEADLINE, Limited::new(body, max).collect()).await;

@@ -470,6 +470,38 @@ fn a_command_that_a_killed_host_left_ends_when_the_next_one_finds_its_box() {
 }
 
 #[test]
+fn a_work_folder_that_its_user_closed_is_opened_by_the_next_start() {
+    let mut host = TestHost::start_with(Options { keep_on_shutdown: true, ..boxes("") });
+    let mut agent = tenant(&host, "dev-1");
+    for mode in ["000", "111", "644"] {
+        for service in ["box", "home"] {
+            out(&agent, service, &format!("echo kept > file; chmod {mode} ."));
+        }
+        host.down().unwrap();
+        host.up().unwrap();
+        agent = host.nobody().with_token(agent.token().unwrap());
+        assert_eq!(out(&agent, "box", "cat file"), "kept", "{mode}");
+        agent.call("release_sandbox", &json!({})).evidence();
+        assert_eq!(out(&agent, "home", "cat file"), "kept", "{mode}");
+    }
+    host.operator().call("remove_agent", &json!({ "agent": "dev-1" })).evidence();
+}
+
+#[test]
+fn a_quick_command_that_fills_its_box_is_told() {
+    let host = TestHost::start_with(boxes("[boxes]\nmax_bytes = 5000000\n"));
+    let agent = tenant(&host, "dev-1");
+    let fill = json!({ "service": "box", "command": "head -c 6000000 /dev/zero > filled" });
+    let answer = agent.call("run_command", &fill);
+    assert_eq!(
+        (answer.code(), answer.error("message").contains("5000000 bytes")),
+        ("invalid_state", true),
+        "{answer:?}"
+    );
+    assert_eq!(out(&agent, "box", "rm filled; echo room"), "room");
+}
+
+#[test]
 fn what_a_command_left_may_not_fill_its_box() {
     let host = TestHost::start_with(boxes("[boxes]\nmax_bytes = 5000000\n"));
     let agent = tenant(&host, "dev-1");

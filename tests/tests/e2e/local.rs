@@ -321,7 +321,7 @@ fn what_is_wrong_is_said_in_words() {
     let said = away.bad(&["up", "redis"]);
     assert!(said.contains("not reachable") && said.contains("systemctl start docker"), "{said}");
     let wrong = User::new();
-    wrong.write("[host]\nnamespac = \"x\"\n");
+    wrong.write(&format!("[host]\nnamespac = \"x\"\n[plugins]\ndir = {:?}\n", Options::default().engines));
     let said = wrong.bad(&["up", "redis"]);
     assert!(said.contains("namespac"), "{said}");
     wrong.write("[host\n");

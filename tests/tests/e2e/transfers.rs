@@ -153,3 +153,84 @@ fn a_file_that_gets_shorter_breaks_off_and_the_box_is_free_after_it() {
     assert!(rest.len() < 300_000_000, "{}", rest.len());
     assert_eq!(out(&agent, "echo there"), "there");
 }
+
+/// A raw write of which only the beginning has come.
+fn begun(agent: &Client, query: &str, size: usize) -> TcpStream {
+    let address = agent.base().trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "POST /v1/do/write_file?{query} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {}\r\n\
+         Content-Type: Application/Octet-Stream; charset=binary\r\nContent-Length: {size}\r\n\r\nhalf",
+        agent.token().unwrap()
+    )
+    .unwrap();
+    wait("it has begun to come", || out(agent, "ls -A | grep -c '^.sandbar-' || true") == "1");
+    stream
+}
+
+/// Sends the rest of it, and answers what is said.
+fn finished(mut stream: TcpStream, size: usize) -> String {
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    let _ = stream.write_all(&vec![b'x'; size - 4]);
+    let (mut said, mut piece) = (String::new(), [0; 4096]);
+    while !said.contains("request_id") {
+        match stream.read(&mut piece) {
+            Ok(0) | Err(_) => break,
+            Ok(n) => said.push_str(&String::from_utf8_lossy(&piece[..n])),
+        }
+    }
+    said
+}
+
+#[test]
+fn a_transfer_ends_with_the_box_and_with_the_token() {
+    let host = TestHost::start_with(boxes(""));
+    let agent = tenant(&host, "dev-1");
+    out(&agent, "true");
+    let stream = begun(&agent, "service=box&path=late", 100_000);
+    assert_eq!(agent.call("release_sandbox", &json!({})).status, 200);
+    let said = finished(stream, 100_000);
+    assert!(said.contains("let go"), "{said}");
+    assert_eq!(out(&agent, "ls -A"), "");
+    let stream = begun(&agent, "service=box&path=late", 100_000);
+    let rotated = host.operator().call("rotate_token", &json!({ "agent": "dev-1" }));
+    let agent = agent.with_token(rotated.evidence()["token"].as_str().unwrap());
+    let said = finished(stream, 100_000);
+    assert!(said.contains("revoked"), "{said}");
+    assert_eq!(out(&agent, "ls -A"), "");
+
+    // A reader that takes nothing: its box can go, and with it the file that the reader has open.
+    out(&agent, "head -c 300000000 /dev/zero > large");
+    let address = agent.base().trim_start_matches("http://");
+    let mut reader = TcpStream::connect(address).unwrap();
+    write!(
+        reader,
+        "POST /v1/do/read_file?service=box&path=large HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {}\r\n\
+         Accept: application/octet-stream, */*\r\nContent-Length: 0\r\n\r\n",
+        agent.token().unwrap()
+    )
+    .unwrap();
+    let mut head = [0; 12];
+    reader.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    let open = || {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap().flatten();
+        files.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|path| path.to_string_lossy().contains("/large"))
+    };
+    assert!(open());
+    assert_eq!(agent.call("release_sandbox", &json!({})).status, 200);
+    wait("it is closed", || !open());
+}
+
+#[test]
+fn what_a_killed_host_had_not_finished_is_removed() {
+    let mut host = TestHost::start_with(boxes(""));
+    let agent = tenant(&host, "dev-1");
+    let stream = begun(&agent, "service=box&path=late", 100_000);
+    host.kill();
+    drop(stream);
+    host.up().unwrap();
+    let agent = host.nobody().with_token(agent.token().unwrap());
+    assert_eq!(out(&agent, "ls -A"), "");
+}

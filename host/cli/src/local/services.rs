@@ -83,7 +83,7 @@ pub(super) async fn opt_in(home: &Home, link: &Link, services: &[String]) -> Res
     let mut wanted = had.clone();
     // What nobody knows is refused by the host, in its own words.
     wanted.extend(services.iter().filter(|name| known.contains(*name)).cloned());
-    if wanted.is_empty() {
+    if wanted.is_empty() && services.is_empty() {
         wanted = known;
     }
     link.call(As::Operator, "set_project", &json!({ "project": PROJECT, "services": wanted })).await?;
