@@ -12,7 +12,7 @@ ENGINES := engines/postgres engines/redis engines/mongo engines/box
 TEST_ENGINES := tests/engines/fixture
 ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
 
-.PHONY: demo test bench soak mutants suites setup engines build lint check e2e-newer
+.PHONY: demo test bench soak mutants fuzz suites setup engines build lint check e2e-newer
 
 # One selection of packages everywhere: another one has other features, and Cargo would compile wasmtime anew for it.
 demo: setup build
@@ -33,6 +33,11 @@ soak: engines
 # Takes one guard of the core after another out and shows which seed or scene of the simulation notices; some minutes.
 mutants:
 	@host/core/tests/simulation/mutants.sh
+
+# libFuzzer on the loader of components, the check of recipes and image references; a few seconds of the same are in the tests.
+# SANDBAR_FUZZ_SECONDS says how long each.
+fuzz: engines
+	@tests/fuzz/run.sh $(CARGO_TARGET_DIR) $${SANDBAR_FUZZ_SECONDS:-300}
 
 # The test suites of SQLAlchemy and Alembic, each against a sandbox.
 suites: setup engines

@@ -12,6 +12,7 @@ mod ensure;
 mod features;
 mod guards;
 mod harness;
+mod hostile;
 mod interface;
 mod janitor;
 mod neighbours;

@@ -7,6 +7,5 @@ mod answers;
 mod artifact;
 mod fixture;
 mod hostile;
-mod image;
 mod loading;
 mod wasi;
