@@ -12,7 +12,7 @@ ENGINES := engines/postgres engines/redis engines/mongo engines/box
 TEST_ENGINES := tests/engines/fixture
 ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
 
-.PHONY: demo test bench soak mutants fuzz suites setup engines build lint check e2e-newer
+.PHONY: demo test bench soak mutants fuzz suites setup engines python build lint check e2e-newer
 
 # One selection of packages everywhere: another one has other features, and Cargo would compile wasmtime anew for it.
 demo: setup build
@@ -51,6 +51,10 @@ engines:
 	@$(ENGINE_BUILD) $(ENGINES) --out $(SANDBAR_ENGINES) --locked
 	@$(ENGINE_BUILD) $(TEST_ENGINES) --out $(SANDBAR_TEST_ENGINES) --locked
 
+# An engine in another language, for the tests.
+python:
+	@tests/engines/python/build.sh $(CARGO_TARGET_DIR)/python/pycache.wasm
+
 build: engines
 	cargo build --locked --workspace --all-targets
 
@@ -60,10 +64,10 @@ lint:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-targets --manifest-path engines/Cargo.toml -- -D warnings
 
-check:
+check: python
 	cargo test --locked --workspace
 	cargo test --locked --workspace --manifest-path engines/Cargo.toml
 
 # The tests that need Docker again on a newer one, beside the one that everything else runs on, and those that restart Docker.
-e2e-newer: setup build
+e2e-newer: setup build python
 	tests/docker/newer.sh run cargo test --locked --workspace --test docker --test e2e --test docker-trouble -- --include-ignored

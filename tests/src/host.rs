@@ -84,6 +84,11 @@ pub fn fixture(settings: &str) -> Options {
     }
 }
 
+/// The engine in Python. It stands alone, since every host that found it would compile it.
+pub fn python_engine() -> PathBuf {
+    target().with_file_name("python").join("pycache.wasm")
+}
+
 /// The build directory: that of this program.
 fn target() -> PathBuf {
     let exe = std::env::current_exe().expect("a program knows where it is");
