@@ -14,7 +14,7 @@ TEST_ENGINES := tests/engines/fixture
 THIRD_PARTY := tests/engines/mariadb tests/engines/nats
 ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
 
-.PHONY: demo test bench soak mutants suites setup engines build lint check e2e-newer
+.PHONY: demo test bench soak mutants fuzz suites setup engines python build lint check e2e-newer
 
 # One selection of packages everywhere: another one has other features, and Cargo would compile wasmtime anew for it.
 demo: setup build
@@ -36,6 +36,11 @@ soak: engines
 mutants:
 	@host/core/tests/simulation/mutants.sh
 
+# libFuzzer on the loader of components, the check of recipes and image references; a few seconds of the same are in the tests.
+# SANDBAR_FUZZ_SECONDS says how long each.
+fuzz: engines
+	@tests/fuzz/run.sh $(CARGO_TARGET_DIR) $${SANDBAR_FUZZ_SECONDS:-300}
+
 # The test suites of SQLAlchemy and Alembic, each against a sandbox.
 suites: setup engines
 	cargo build --locked --workspace
@@ -49,6 +54,10 @@ engines:
 	@$(ENGINE_BUILD) $(TEST_ENGINES) --out $(SANDBAR_TEST_ENGINES) --locked
 	@$(ENGINE_BUILD) $(THIRD_PARTY) --out $(SANDBAR_TEST_ENGINES)/third-party --locked
 
+# An engine in another language, for the tests.
+python:
+	@tests/engines/python/build.sh $(CARGO_TARGET_DIR)/python/pycache.wasm
+
 build: engines
 	cargo build --locked --workspace --all-targets
 
@@ -58,10 +67,10 @@ lint:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-targets --manifest-path engines/Cargo.toml -- -D warnings
 
-check:
+check: python
 	cargo test --locked --workspace
 	cargo test --locked --workspace --manifest-path engines/Cargo.toml
 
 # The tests that need Docker again on a newer one, beside the one that everything else runs on, and those that restart Docker.
-e2e-newer: setup build
+e2e-newer: setup build python
 	tests/docker/newer.sh run cargo test --locked --workspace --test docker --test e2e --test docker-trouble -- --include-ignored

@@ -89,6 +89,11 @@ pub fn third_party(name: &str) -> PathBuf {
     folder("SANDBAR_TEST_ENGINES", "test-engines").join("third-party").join(format!("{name}.wasm"))
 }
 
+/// The engine in Python. It stands alone, since every host that found it would compile it.
+pub fn python_engine() -> PathBuf {
+    target().with_file_name("python").join("pycache.wasm")
+}
+
 /// The build directory: that of this program.
 fn target() -> PathBuf {
     let exe = std::env::current_exe().expect("a program knows where it is");

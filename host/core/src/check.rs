@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::engine::{Command, Expectation, Pairs, Recipe, Request, Step};
+use crate::error::shown;
 use crate::image::{Image, ImagePattern};
 use crate::name::Names;
 use crate::template::{self, Placeholder, Values};
@@ -69,6 +70,23 @@ fn refuse<T>(field: impl Into<String>, why: impl Into<String>) -> Result<T, Refu
 
 /// Folders of a container in which neither data nor files of an engine have any business: they are the kernel's.
 const KERNEL_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// Files, and folders of files, that say who is who in a container, what code its programs load, and what names mean there.
+const SYSTEM_FILES: [&str; 14] = [
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/shadow",
+    "/etc/gshadow",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/pam.d",
+    "/etc/ld.so.preload",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/ld.so.cache",
+    "/etc/hosts",
+    "/etc/hostname",
+    "/etc/resolv.conf",
+];
 /// Smallest tmpfs that makes sense, in bytes.
 const MIN_TMPFS: u64 = MIB;
 const MIB: u64 = 1 << 20;
@@ -125,7 +143,7 @@ fn check_container(recipe: &Recipe, request: &Request, grants: &Grants, names: &
         return not_granted("image", "images", &grants.images, &image);
     }
     if let Some((key, _)) = c.more.first() {
-        return refuse("container.more", format!("this host knows no key `{}`", key.escape_debug()));
+        return refuse("container.more", format!("this host knows no key `{}`", shown(key)));
     }
     if let Some(entrypoint) = &c.entrypoint {
         argv("entrypoint", entrypoint)?;
@@ -137,8 +155,9 @@ fn check_container(recipe: &Recipe, request: &Request, grants: &Grants, names: &
         user("user", &c.user)?;
     }
     for capability in &c.capabilities {
-        if capability.is_empty() || !capability.bytes().all(|b| b.is_ascii_uppercase() || b == b'_') {
-            return refuse("capabilities", format!("`{}` is no capability", capability.escape_debug()));
+        let plain = |c: char| c.is_ascii_uppercase() || c == '_';
+        if !(1..=32).contains(&capability.len()) || !capability.chars().all(plain) {
+            return refuse("capabilities", format!("`{}` is no capability", shown(capability)));
         }
         if !grants.capabilities.contains(capability) {
             return not_granted("capabilities", "capabilities", &grants.capabilities, capability);
@@ -180,6 +199,9 @@ fn check_container(recipe: &Recipe, request: &Request, grants: &Grants, names: &
         if let Some(dir) = c.data.iter().find(|d| is_below(&file.path, &d.path)) {
             return refuse("files", format!("{} lies in the data directory {}", file.path, dir.path));
         }
+        if SYSTEM_FILES.iter().any(|system| is_below(&file.path, system)) {
+            return refuse("files", format!("{} is the image's own, never an engine's", file.path));
+        }
         if file.mode > 0o777 {
             return refuse("files", format!("{} has mode {:o}, more than 777", file.path, file.mode));
         }
@@ -201,7 +223,7 @@ fn check_container(recipe: &Recipe, request: &Request, grants: &Grants, names: &
             if let Some(value) = value
                 && (value.len() > 63 || !template::is_plain(value))
             {
-                return refuse(field, format!("`{}` must match [A-Za-z0-9._-]{{1,63}}", value.escape_debug()));
+                return refuse(field, format!("`{}` must match [A-Za-z0-9._-]{{1,63}}", shown(value)));
             }
         }
     }
@@ -239,7 +261,7 @@ fn argv(field: &str, argv: &[String]) -> Result<(), Refusal> {
 
 fn user(field: &str, s: &str) -> Result<(), Refusal> {
     let ok = s.len() <= 64 && s.chars().all(|c| c.is_ascii_alphanumeric() || "._-:".contains(c));
-    if ok { Ok(()) } else { refuse(field, format!("`{}` is no user", s.escape_debug())) }
+    if ok { Ok(()) } else { refuse(field, format!("`{}` is no user", shown(s))) }
 }
 
 /// An absolute path in its shortest form, outside of the kernel's folders.
@@ -249,14 +271,19 @@ fn path(field: &str, s: &str) -> Result<(), Refusal> {
         && !parts.is_empty()
         && parts.split('/').all(|p| !p.is_empty() && p != "." && p != "..")
         // Docker's mount syntax gives meaning to colons and commas; nobody needs them here.
-        && s.chars().all(|c| !c.is_control() && !":,".contains(c));
+        && s.chars().all(|c| is_visible(c) && !":,".contains(c));
     if !ok {
-        return refuse(field, format!("`{}` is not an absolute path in its shortest form", s.escape_debug()));
+        return refuse(field, format!("`{}` is not an absolute path in its shortest form", shown(s)));
     }
     match KERNEL_FOLDERS.iter().find(|k| is_below(s, k)) {
         Some(kernel) => refuse(field, format!("`{s}` lies in {kernel}")),
         None => Ok(()),
     }
+}
+
+/// Whether a person who reads a path sees this character in it.
+fn is_visible(c: char) -> bool {
+    "'\"\\".contains(c) || c.escape_debug().len() == 1
 }
 
 fn is_below(path: &str, dir: &str) -> bool {
@@ -282,7 +309,7 @@ fn environment(
             && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if !ok {
-            return refuse(field, format!("`{}` is no name of a variable", name.escape_debug()));
+            return refuse(field, format!("`{}` is no name of a variable", shown(name)));
         }
         if name.starts_with(&names.reserved_prefix()) {
             return refuse(field, format!("`{name}` starts with {}, which is the host's", names.reserved_prefix()));
@@ -320,7 +347,7 @@ fn steps(field: &str, steps: &[Step], request: &Request, values: &Values<'_>, na
     for step in steps {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || " _.-".contains(c);
         if step.name.is_empty() || step.name.len() > 64 || !step.name.chars().all(plain) {
-            return refuse(field, format!("`{}` is no name of a step", step.name.escape_debug()));
+            return refuse(field, format!("`{}` is no name of a step", shown(&step.name)));
         }
         if let Some(feature) = &step.feature
             && !request.features.contains(feature)
@@ -346,7 +373,7 @@ fn variables(recipe: &Recipe, grants: &Grants, values: &Values<'_>, names: &Name
             && name.starts_with(|c: char| c.is_ascii_uppercase())
             && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
         if !ok {
-            return refuse("variables", format!("`{}` is no name of a variable", name.escape_debug()));
+            return refuse("variables", format!("`{}` is no name of a variable", shown(name)));
         }
         if !seen.insert((variable.prefixed, name)) {
             return refuse("variables", format!("`{name}` appears twice"));
@@ -415,13 +442,28 @@ mod tests {
 
     #[test]
     fn unsound_paths_are_refused() {
-        for bad in
-            ["/", "relative", "/a/../b", "/a//b", "/proc/self", "/sys", "/dev/shm", "/a\0b", "/a:b", "/a,b", "/."]
-        {
+        for bad in [
+            "/",
+            "relative",
+            "/a/../b",
+            "/a//b",
+            "/proc/self",
+            "/sys",
+            "/dev/shm",
+            "/a\0b",
+            "/a:b",
+            "/a,b",
+            "/.",
+            "/a\u{202e}",
+        ] {
             assert!(refused(|r| r.container.data[0].path = bad.into()).starts_with("data: "), "{bad:?}");
             assert!(refused(|r| r.container.files[0].path = bad.into()).starts_with("files: "), "{bad:?}");
         }
         assert!(refused(|r| r.container.files[0].path = "/data/x".into()).contains("data directory"));
+        for system in ["/etc/passwd", "/etc/ld.so.preload", "/etc/sudoers.d/x"] {
+            assert!(refused(|r| r.container.files[0].path = system.into()).contains("the image's own"), "{system}");
+        }
+        assert_eq!(refused(|r| r.container.files[0].path = "/etc/passwd.conf".into()), "accepted");
         assert!(refused(|r| r.container.files[0].mode = 0o4755).contains("more than 777"));
         let twice = |r: &mut Recipe| r.container.data.push(DataDir { path: "/data".into(), tmpfs_bytes: MIN_TMPFS });
         assert!(refused(twice).contains("another data directory"));
@@ -452,6 +494,34 @@ mod tests {
         assert!(refused(|r| r.ready.argv.push("a\0".into())).contains("NUL"));
         assert!(refused(|r| r.container.env.push(("A=B".into(), String::new()))).contains("no name of a variable"));
         assert!(refused(|r| r.container.env.push(("SANDBAR_SECRET_X".into(), String::new()))).contains("the host's"));
+    }
+
+    #[test]
+    fn a_refusal_is_one_short_line() {
+        for text in ["\u{1b}[31m\n\0\u{202e}".to_owned(), "X".repeat(1 << 20)] {
+            let changes: [fn(&mut Recipe) -> &mut String; 7] = [
+                |r| &mut r.container.image,
+                |r| &mut r.container.user,
+                |r| &mut r.container.data[0].path,
+                |r| &mut r.container.env[0].0,
+                |r| &mut r.variables[0].name,
+                |r| {
+                    r.container.capabilities.push(String::new());
+                    &mut r.container.capabilities[0]
+                },
+                |r| {
+                    r.container.more.push((String::new(), String::new()));
+                    &mut r.container.more[0].0
+                },
+            ];
+            for change in changes {
+                let said = refused(|r| change(r).push_str(&text));
+                assert!(said != "accepted" && said.chars().count() < 400, "{said}");
+                assert!(said.chars().all(is_visible), "{said:?}");
+            }
+        }
+        let braces = refused(|r| r.container.env[0].1 = "{\n\u{1b}".into());
+        assert!(braces.contains("no placeholder") && braces.chars().all(is_visible), "{braces:?}");
     }
 
     #[test]

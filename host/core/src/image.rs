@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::error::bounded;
+
 /// A reference in its full form: registry, repository and either a tag or a digest or both.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Image {
@@ -14,8 +16,13 @@ pub struct Image {
 
 /// Text that is no image reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not an image reference", .0.escape_debug())]
+#[error("`{0}` is not an image reference")]
 pub struct BadImage(String);
+
+/// Longest reference.
+const MAX_BYTES: usize = 255;
+/// How many characters of a text that is no reference are said back.
+const SHOWN: usize = 80;
 
 impl Image {
     /// Reads a reference as Docker does, and writes out what Docker would assume: `postgres:16` is
@@ -24,14 +31,11 @@ impl Image {
     /// # Errors
     /// When it is no reference.
     pub fn parse(text: &str) -> Result<Self, BadImage> {
-        Self::read(text, "").ok_or_else(|| BadImage(text.chars().take(200).collect()))
+        Self::read(text, "").ok_or_else(|| BadImage(bounded(text, SHOWN)))
     }
 
     /// `extra` are characters allowed beside the grammar's: none for a reference, `*` for a pattern.
     fn read(text: &str, extra: &str) -> Option<Self> {
-        if text.len() > 255 {
-            return None;
-        }
         let (rest, digest) = match text.split_once('@') {
             Some((rest, digest)) => (rest, Some(digest)),
             None => (text, None),
@@ -52,7 +56,13 @@ impl Image {
                 && s.chars()
                     .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || more.contains(c) || extra.contains(c))
         };
-        let part = |s: &str| allowed(s, "._-") && !s.starts_with(['.', '_', '-']) && !s.ends_with(['.', '_', '-']);
+        let separator = |s: &str| matches!(s, "" | "." | "_" | "__") || s.bytes().all(|b| b == b'-');
+        let part = |s: &str| {
+            allowed(s, "._-")
+                && !s.starts_with(['.', '_', '-'])
+                && !s.ends_with(['.', '_', '-'])
+                && s.split(|c| !"._-".contains(c)).all(separator)
+        };
         let upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
         let (domain, port) = registry.split_once(':').map_or((registry, None), |(d, p)| (d, Some(p)));
         let label = |s: &str| allowed(s, &format!("{upper}-")) && !s.starts_with('-') && !s.ends_with('-');
@@ -66,12 +76,14 @@ impl Image {
                         h.len() == 64 && h.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
                     })
             });
-        ok.then(|| Self {
+        let image = ok.then(|| Self {
             registry: registry.to_owned(),
             repository,
             tag: tag.or(if digest.is_none() { Some("latest") } else { None }).map(str::to_owned),
             digest: digest.map(str::to_owned),
-        })
+        });
+        // In full, so that the full form is a reference too.
+        image.filter(|image| image.to_string().len() <= MAX_BYTES)
     }
 }
 
@@ -102,7 +114,7 @@ impl ImagePattern {
     /// # Errors
     /// When it is no reference with stars.
     pub fn parse(text: &str) -> Result<Self, BadImage> {
-        let image = Image::read(text, "*").ok_or_else(|| BadImage(text.chars().take(200).collect()))?;
+        let image = Image::read(text, "*").ok_or_else(|| BadImage(bounded(text, SHOWN)))?;
         Ok(Self { text: text.to_owned(), image })
     }
 
@@ -169,6 +181,7 @@ mod tests {
         assert_eq!(full("postgres:16-alpine"), "docker.io/library/postgres:16-alpine");
         assert_eq!(full("postgres"), "docker.io/library/postgres:latest");
         assert_eq!(full("redis/redis-stack-server"), "docker.io/redis/redis-stack-server:latest");
+        assert_eq!(full("a.b_c__d---e"), "docker.io/library/a.b_c__d---e:latest");
         assert_eq!(full("localhost:5000/a/b:1"), "localhost:5000/a/b:1");
         assert_eq!(full("index.docker.io/library/x:1"), "docker.io/library/x:1");
         assert_eq!(full(&format!("x@{digest}")), format!("docker.io/library/x@{digest}"));
@@ -179,11 +192,13 @@ mod tests {
         let short = "x@sha256:abc";
         for bad in [
             "", "x y", "x;rm", "$(x)", "x:a b", "../x", "x/../y", "-x", "x:-t", "X", "x\n", "x:*", short, "x@", ":a",
-            "a//b",
+            "a//b", "a..b", "a.-b", "a___b", "a_.b",
         ] {
             assert!(Image::parse(bad).is_err(), "{bad:?}");
         }
-        assert!(Image::parse(&"a".repeat(256)).is_err());
+        let longest = "a".repeat(MAX_BYTES - "docker.io/library/:latest".len());
+        assert_eq!(Image::parse(&full(&longest)), Image::parse(&longest));
+        assert!(Image::parse(&format!("{longest}a")).is_err());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::error::shown;
+
 /// What can be filled in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placeholder {
@@ -61,7 +63,7 @@ impl fmt::Display for Placeholder {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// A single brace, or a name that is no placeholder.
-    #[error("`{0}` is no placeholder; write a literal brace twice")]
+    #[error("`{}` is no placeholder; write a literal brace twice", shown(.0))]
     Unknown(String),
     /// A placeholder that this field may not hold.
     #[error("{0} may not stand here")]

@@ -7,6 +7,7 @@
 use semver::Version;
 
 use crate::error::LoadReason;
+use crate::explain::one_line;
 
 /// The interface that an engine exports, without its version.
 pub const CONTRACT_INTERFACE: &str = "sandbar:engine/engine";
@@ -56,7 +57,7 @@ fn spoken_text() -> String {
 /// The versions that a component exports, for an error.
 fn exported_text(exported: &[String]) -> String {
     let named: Vec<&str> = exported.iter().map(|text| if text.is_empty() { "none" } else { text.as_str() }).collect();
-    named.join(", ")
+    one_line(&named.join(", "))
 }
 
 #[cfg(test)]

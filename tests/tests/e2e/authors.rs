@@ -5,10 +5,11 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
-use sandbar_tests::Options;
-use sandbar_tests::docker::with_label;
-use sandbar_tests::host::{fixture, image, sandbar, sources, third_party};
+use sandbar_tests::docker::{run_beside, with_label};
+use sandbar_tests::host::{fixture, image, python_engine, sandbar, sources, third_party};
+use sandbar_tests::{Options, TestHost};
 use serde_json::Value;
 
 /// Runs `sandbar engine …`.
@@ -105,6 +106,40 @@ fn mariadb_of_somebody_else_passes() {
 #[test]
 fn nats_of_somebody_else_passes() {
     passes_as(&third_party("nats"), &[], &[&ACCOUNT[..], &["verify: `jetstream`", "grants"]].concat());
+}
+
+#[test]
+fn an_engine_in_python_passes() {
+    let good = ["password: right", "password: wrong", "password: empty", "address", "neighbour", "verify: `counters`"];
+    passes_as(&python_engine(), &[], &good);
+}
+
+#[test]
+fn an_engine_in_python_is_compiled_once_and_serves() {
+    let component = python_engine();
+    let hash = sandbar_core::secret::sha256_hex(fs::read(&component).unwrap());
+    let engine = format!(
+        "[engines.pycache]\ncomponent = {component:?}\nsha256 = \"{hash}\"\n\
+         grant = {{ images = [\"redis:*\"], variables = [\"PYCACHE_URL\"] }}\n"
+    );
+    let shop = "extensions = { pycache = [\"counters\"] }".to_owned();
+    let mut host = TestHost::prepare(Options { services: vec!["pycache"], shop, more: engine, ..Options::default() });
+    let start = |host: &mut TestHost| {
+        let begun = Instant::now();
+        host.up().unwrap();
+        begun.elapsed()
+    };
+    let first = start(&mut host);
+    let evidence =
+        host.developer("dev-1").call("request_sandbox", &serde_json::json!({})).evidence()["pycache"].clone();
+    assert_eq!(evidence["available_extensions"], serde_json::json!(["counters"]));
+    let env = serde_json::from_value(evidence["env"].clone()).unwrap();
+    let count = ["sh", "-c", "redis-cli -u \"$PYCACHE_URL\" --no-auth-warning fcall count 1 visits"];
+    assert_eq!(run_beside(&host.network(), &image("redis:8-alpine").unwrap(), &env, &count).unwrap(), "1");
+    host.down().unwrap();
+    // Nothing was compiled the second time, which is nearly all of the first.
+    let second = start(&mut host);
+    assert!(2 * second < first, "{first:?}, and again {second:?}");
 }
 
 /// A component of which the test decides what it runs.

@@ -13,6 +13,7 @@ mod ensure;
 mod features;
 mod guards;
 mod harness;
+mod hostile;
 mod interface;
 mod janitor;
 mod kept;

@@ -8,7 +8,7 @@ use sandbar_core::engine::{
 };
 use sandbar_plugin::CONTRACT_VERSION;
 
-use crate::fixture::{HASTE, SCRATCH, Text, broken, harmless, load, load_hasty, provoking, soon};
+use crate::fixture::{HASTE, SCRATCH, Text, broken, harmless, load, load_hasty, looping, provoking, soon};
 
 fn text(text: &str) -> String {
     text.to_owned()
@@ -211,7 +211,7 @@ async fn many_callers_are_all_answered() {
 #[tokio::test]
 async fn an_engine_outlives_its_host() {
     // The host is gone when this returns.
-    let engine = load_hasty(&Text::hostile("(loop $forever (br $forever))", ""), HASTE).await;
+    let engine = load_hasty(&looping(), HASTE).await;
     let why = broken(&engine, &provoking()).await;
     assert!(why.contains("longer than 300ms"), "{why}");
 }

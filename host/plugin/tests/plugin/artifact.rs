@@ -60,6 +60,20 @@ fn random() -> Text {
 }
 
 #[test]
+fn names_that_would_be_obeyed_by_a_terminal_are_not_said_back() {
+    // Names are not looked at before something is compiled.
+    let evil = |from: &[u8], to: &[u8]| {
+        let mut bytes = Text::default().build();
+        while let Some(at) = bytes.windows(from.len()).position(|window| window == from) {
+            bytes.splice(at..at + from.len(), to.iter().copied());
+        }
+        Artifact::from_bytes(bytes).unwrap().admissible().expect_err("no version").to_string()
+    };
+    let said = evil(b"engine@1.0.0", b"engine@\x1b[1m\n");
+    assert!(said.contains("was built for version") && !said.contains(char::is_control), "{said:?}");
+}
+
+#[test]
 fn the_hash_is_sha256() {
     let (_directory, path) = file(&Text::default().build());
     let artifact = Artifact::read(&path, None).unwrap();

@@ -7,7 +7,6 @@ mod answers;
 mod artifact;
 mod fixture;
 mod hostile;
-mod image;
 mod later;
 mod loading;
 mod wasi;

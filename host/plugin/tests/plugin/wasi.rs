@@ -9,30 +9,13 @@ use crate::fixture::{
     EMPTY_RECIPE, HASTE, SCRATCH, Text, answers, broken, harmless, host, load, load_hasty, provoking, soon,
 };
 
-/// An import, and the definition that uses it.
-fn importing(wit: &[&str], functions: &[(&str, &str, &str)], plan: &str) -> Text {
-    Text {
-        imports: wit.iter().map(|interface| format!("import wasi:{interface}@0.2.0;")).collect(),
-        beside: functions
-            .iter()
-            .map(|(interface, function, ty)| {
-                let name = function.rsplit(['.', ']']).next().unwrap();
-                format!(r#"(import "wasi:{interface}@0.2.0" "{function}" (func ${name} {ty}))"#)
-            })
-            .collect(),
-        plan: plan.to_owned(),
-        ..Text::default()
-    }
-}
-
 /// An engine that waits for `nanoseconds` when it is provoked.
 fn waiting(nanoseconds: u64) -> Text {
     let plan = format!(
-        "(if (local.get $retained) (then (call $block (call $subscribe-duration (i64.const {nanoseconds})))))
+        "(if (local.get $superuser) (then (call $block (call $subscribe-duration (i64.const {nanoseconds})))))
          (i32.const {EMPTY_RECIPE})"
     );
-    importing(
-        &["io/poll", "clocks/monotonic-clock"],
+    Text::importing(
         &[
             ("io/poll", "[method]pollable.block", "(param i32)"),
             ("clocks/monotonic-clock", "subscribe-duration", "(param i64) (result i32)"),
@@ -68,10 +51,9 @@ async fn a_short_wait_is_no_error() {
 
 #[tokio::test]
 async fn leaving_is_one_failed_call() {
-    let leaving = importing(
-        &["cli/exit"],
+    let leaving = Text::importing(
         &[("cli/exit", "exit", "(param i32)")],
-        &format!("(if (local.get $retained) (then (call $exit (i32.const 1)))) (i32.const {EMPTY_RECIPE})"),
+        &format!("(if (local.get $superuser) (then (call $exit (i32.const 1)))) (i32.const {EMPTY_RECIPE})"),
     );
     let engine = load(&leaving).await.unwrap();
     let why = broken(&engine, &provoking()).await;
@@ -83,14 +65,13 @@ async fn leaving_is_one_failed_call() {
 fn speaking(output: &str) -> Text {
     let interface = format!("cli/{output}");
     let get = format!("get-{output}");
-    let mut text = importing(
-        &["io/streams", &interface],
+    let mut text = Text::importing(
         &[
             ("io/streams", "[method]output-stream.blocking-write-and-flush", "(param i32 i32 i32 i32)"),
             (&interface, &get, "(result i32)"),
         ],
         &format!(
-            "(if (local.get $retained) (then
+            "(if (local.get $superuser) (then
                (call $blocking-write-and-flush (call ${get}) (i32.const 70000) (i32.const 24) (i32.const {SCRATCH}))
                unreachable))
              (i32.const {EMPTY_RECIPE})"
@@ -137,15 +118,7 @@ async fn every_door_is_closed() {
     ];
     let checks: Vec<String> = lists.into_iter().chain(sockets).chain(clocks).collect();
     for check in &checks {
-        let mut text = importing(
-            &[
-                "cli/environment",
-                "filesystem/preopens",
-                "sockets/tcp-create-socket",
-                "sockets/udp-create-socket",
-                "clocks/monotonic-clock",
-                "clocks/wall-clock",
-            ],
+        let mut text = Text::importing(
             &[
                 ("cli/environment", "get-environment", "(param i32)"),
                 ("cli/environment", "get-arguments", "(param i32)"),
@@ -156,6 +129,7 @@ async fn every_door_is_closed() {
             ],
             &format!("{check} (i32.const {EMPTY_RECIPE})"),
         );
+        text.imports.push_str("import wasi:clocks/wall-clock@0.2.0;");
         text.beside.push_str(r#"(import "wasi:clocks/wall-clock@0.2.0" "now" (func $wall-now (param i32)))"#);
         let engine = load(&text).await.unwrap();
         assert!(soon(engine.plan(&harmless())).await.is_ok(), "{check}");
@@ -165,8 +139,7 @@ async fn every_door_is_closed() {
 #[tokio::test]
 async fn the_same_question_gets_the_same_answer() {
     // Random bytes go into the size of /dev/shm, which is at 80.
-    let random = importing(
-        &["random/random"],
+    let random = Text::importing(
         &[("random/random", "get-random-u64", "(result i64)")],
         &format!("(i64.store offset=80 (i32.const {SCRATCH}) (call $get-random-u64)) (i32.const {SCRATCH})"),
     );
@@ -178,27 +151,23 @@ async fn the_same_question_gets_the_same_answer() {
 
 #[tokio::test]
 async fn elsewhere_time_and_chance_are_others() {
-    let random = importing(
-        &["random/random"],
+    let random = Text::importing(
         &[("random/random", "get-random-u64", "(result i64)")],
         &format!("(i64.store offset=80 (i32.const {SCRATCH}) (call $get-random-u64)) (i32.const {SCRATCH})"),
     );
-    let clock = importing(
-        &["clocks/monotonic-clock"],
+    let clock = Text::importing(
         &[("clocks/monotonic-clock", "now", "(result i64)")],
         &format!("(i64.store offset=80 (i32.const {SCRATCH}) (call $now)) (i32.const {SCRATCH})"),
     );
     let wall = Text {
         // The seconds only: nanoseconds would lie where the list of capabilities is.
         plan: format!(
-            "(call $wall-now (i32.const {read})) (i64.store offset=80 (i32.const {SCRATCH}) (i64.load (i32.const {read})))
+            "(call $now (i32.const {read})) (i64.store offset=80 (i32.const {SCRATCH}) (i64.load (i32.const {read})))
              (i32.const {SCRATCH})",
             read = SCRATCH + 2048
         ),
-        ..importing(&["clocks/wall-clock"], &[], "")
+        ..Text::importing(&[("clocks/wall-clock", "now", "(param i32)")], "")
     };
-    let import = r#"(import "wasi:clocks/wall-clock@0.2.0" "now" (func $wall-now (param i32)))"#;
-    let wall = Text { beside: wall.beside.clone() + import, ..wall };
     for text in [random, clock, wall] {
         let artifact = Artifact::from_bytes(text.build()).unwrap();
         let shm = async |host: Host| {

@@ -4,12 +4,12 @@
 use sandbar_core::engine::{Account, Command, Container, Descriptor, Expectation, Pairs, Recipe, Step};
 
 /// Memory that is being filled, from `base` on.
-pub(crate) struct Image {
+pub(crate) struct Memory {
     pub(crate) base: usize,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Image {
+impl Memory {
     /// Stores bytes and says where.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> usize {
         while !self.bytes.len().is_multiple_of(8) {
@@ -35,11 +35,11 @@ impl Image {
     }
 
     fn strings(&mut self, items: &[String]) -> Vec<u8> {
-        self.list(items, |image, text| image.string(text))
+        self.list(items, |memory, text| memory.string(text))
     }
 
     fn pairs(&mut self, pairs: &Pairs) -> Vec<u8> {
-        self.list(pairs, |image, (name, value)| [image.string(name), image.string(value)].concat())
+        self.list(pairs, |memory, (name, value)| [memory.string(name), memory.string(value)].concat())
     }
 
     fn optional_string(&mut self, text: Option<&String>) -> Vec<u8> {
@@ -55,9 +55,9 @@ impl Image {
             self.string(slug),
             self.string(version),
             self.string(summary),
-            self.list(features, |image, f| [image.string(&f.name), image.string(&f.summary)].concat()),
-            self.list(settings, |image, s| {
-                [image.string(&s.name), image.string(&s.default), image.string(&s.summary)].concat()
+            self.list(features, |memory, f| [memory.string(&f.name), memory.string(&f.summary)].concat()),
+            self.list(settings, |memory, s| {
+                [memory.string(&s.name), memory.string(&s.default), memory.string(&s.summary)].concat()
             }),
             self.pairs(more),
         ];
@@ -74,8 +74,8 @@ impl Image {
             deadline_ms.to_le_bytes().to_vec(),
             self.list(setup, Self::step),
             self.list(verify, Self::step),
-            self.list(variables, |image, v| {
-                [image.string(&v.name), image.string(&v.value), word(usize::from(v.prefixed))].concat()
+            self.list(variables, |memory, v| {
+                [memory.string(&v.name), memory.string(&v.value), word(usize::from(v.prefixed))].concat()
             }),
         ];
         self.put(&answer.concat())
@@ -89,12 +89,12 @@ impl Image {
             self.strings(&container.command),
             self.string(&container.user),
             self.pairs(&container.env),
-            self.list(&container.files, |image, f| {
-                [image.string(&f.path), f.mode.to_le_bytes().to_vec(), image.string(&f.content)].concat()
+            self.list(&container.files, |memory, f| {
+                [memory.string(&f.path), f.mode.to_le_bytes().to_vec(), memory.string(&f.content)].concat()
             }),
             // 16 bytes each, the size in the second half.
-            self.list(&container.data, |image, d| {
-                [image.string(&d.path), d.tmpfs_bytes.to_le_bytes().to_vec()].concat()
+            self.list(&container.data, |memory, d| {
+                [memory.string(&d.path), d.tmpfs_bytes.to_le_bytes().to_vec()].concat()
             }),
             self.optional_string(container.work_folder.as_ref()),
             container.shm_bytes.to_le_bytes().to_vec(),
