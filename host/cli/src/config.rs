@@ -428,7 +428,8 @@ mod tests {
         assert!(error("[orchestrators.a]\ntoken = { file = \"a\", env = \"b\" }").contains("exactly one"));
         assert!(error("[host]\noperator_token = \"abc\"").contains("{ file = … }, { env = … } or { sha256 = … }"));
         assert!(
-            error("[host]\nlisten = [\"localhost:7171\"]").contains("`localhost:7171` is not an IP address and a port")
+            error("[host]\nlisten = [\"localhost:7171\"]")
+                .contains("`localhost:7171` is neither an IP address and a port")
         );
         assert!(error("[projects.p]\nservices = [\"-x\"]").contains("service"));
         assert!(error("[docker]\npublish = \"all\"").contains("loopback"));

@@ -7,6 +7,7 @@ mod engine;
 mod engines;
 mod local;
 mod reload;
+mod schema;
 mod serve;
 mod settings;
 mod state;
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 /// Throwaway databases for AI coding agents.
@@ -63,9 +64,26 @@ enum Command {
     Down(local::Down),
     Ps(local::Ps),
     Logs(local::Logs),
+    /// Print a schema.
+    Schema {
+        /// Of what.
+        of: Schema,
+    },
+    /// Print what has a shell complete this command.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
     /// Commands for authors of engines, and for operators who admit them.
     #[command(subcommand)]
     Engine(engine::EngineCommand),
+}
+
+/// What there is a schema of.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Schema {
+    /// The verbs, as OpenAPI 3.1.
+    Api,
 }
 
 fn main() -> ExitCode {
@@ -111,6 +129,14 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Up(up) => single()?.block_on(local::up(up)),
         Command::Down(down) => single()?.block_on(local::down(down)),
         Command::Ps(ps) => single()?.block_on(local::ps(ps)),
+        Command::Schema { of: Schema::Api } => {
+            println!("{:#}", schema::api());
+            Ok(0)
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "sandbar", &mut std::io::stdout());
+            Ok(0)
+        }
         Command::Logs(logs) => single()?.block_on(local::logs(logs)),
         // What is wrong was printed as a result.
         Command::Engine(command) => engine::run(command).map(|is_good| u8::from(!is_good)),

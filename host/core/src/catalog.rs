@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::check::{Checked, Grants, Refusal, check};
 use crate::engine::{EngineError, Pairs, Request, SharedEngine};
 use crate::error::listed;
+use crate::metric;
 use crate::name::{EngineSlug, Names, ServiceName};
 use crate::secret::sha256_hex;
 
@@ -133,7 +134,9 @@ impl Service {
             memory_bytes: self.limits.memory_bytes,
             settings: self.settings.clone(),
         };
-        let recipe = self.engine.plan(&request).await?;
+        let planned = self.engine.plan(&request).await;
+        metric::engine_call(self.name.as_str(), &planned);
+        let recipe = planned?;
         check(recipe, &request, &self.grants, &self.names)
             .map_err(|refusal| RecipeError::Refused { service: self.name.clone(), refusal })
     }

@@ -20,6 +20,7 @@ pub mod image;
 pub mod janitor;
 mod kept;
 pub mod leaving;
+pub mod metric;
 pub mod name;
 pub mod owner;
 pub mod people;

@@ -184,6 +184,7 @@ impl Maker<'_> {
             created: SystemTime::now(),
             ..serving(&unit, &checked, secrets, features, note.superuser, folder.zip(user))
         };
+        progress.done();
         Ok(Made { id: unit.id, serving })
     }
 

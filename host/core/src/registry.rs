@@ -22,6 +22,7 @@ use crate::ensure::{Ensure, Limits};
 use crate::error::{Code, Error};
 use crate::failure;
 use crate::leaving::Leaving;
+use crate::metric;
 use crate::name::{AgentName, Names, ServiceName};
 use crate::owner::Owner;
 use crate::progress::Progress;
@@ -505,6 +506,7 @@ impl Registry {
         if !services.is_empty() {
             let names: Vec<_> = services.iter().map(ServiceName::as_str).collect();
             tracing::info!(target: "audit", agent = owner.slug(), owner = owner.key(), services = ?names, why, "released");
+            metric::released(why);
         }
         if tokio::time::timeout(RELEASE_WAIT, gone.wait_for(|gone| *gone)).await.is_err() {
             tracing::warn!(agent = owner.slug(), owner = owner.key(), "released; the removal takes longer and goes on");

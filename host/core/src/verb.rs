@@ -17,6 +17,7 @@ use crate::body::{read, read_query};
 use crate::error::{Code, Error, listed, shown};
 use crate::folders::Pieces;
 use crate::host::Host;
+use crate::metric;
 use crate::name::{AgentName, ProjectName};
 use crate::people::{Caller, CallerKind};
 use crate::registry::Listener;
@@ -241,7 +242,8 @@ pub async fn call(
     body: &[u8],
     listener: Option<&Listener>,
 ) -> Result<Reply, Error> {
-    let (evidence, lease_expires_at) = counted(host, caller, (verb.run)(Call { host, caller, listener }, body)).await?;
+    let run = (verb.run)(Call { host, caller, listener }, body);
+    let (evidence, lease_expires_at) = counted(host, caller, verb.name, run).await?;
     Ok(Reply { evidence, lease_expires_at })
 }
 
@@ -253,7 +255,7 @@ pub async fn call(
 pub async fn write_content(host: &Host, caller: &Caller, query: &str, content: Pieces) -> Result<Reply, Error> {
     let fields = read_query::<WriteContent>(query)?;
     let (written, lease_expires_at) =
-        counted(host, caller, fields.write(Call { host, caller, listener: None }, content)).await?;
+        counted(host, caller, "write_file", fields.write(Call { host, caller, listener: None }, content)).await?;
     let evidence = serde_json::to_value(written).map_err(|_| Error::internal())?;
     Ok(Reply { evidence, lease_expires_at })
 }
@@ -264,15 +266,21 @@ pub async fn write_content(host: &Host, caller: &Caller, query: &str, content: P
 /// What the caller is told.
 pub async fn read_content(host: &Host, caller: &Caller, query: &str) -> Result<Pieces, Error> {
     let fields = read_query::<ReadFile>(query)?;
-    Ok(counted(host, caller, fields.open(Call { host, caller, listener: None })).await?.0)
+    Ok(counted(host, caller, "read_file", fields.open(Call { host, caller, listener: None })).await?.0)
 }
 
 /// Does it on the caller's books, and answers when its lease ends.
 async fn counted<T>(
     host: &Host,
     caller: &Caller,
+    verb: &'static str,
     run: impl Future<Output = Result<T, Error>>,
 ) -> Result<(T, Option<String>), Error> {
+    let run = async {
+        let result = run.await;
+        metric::request(verb, &result);
+        result
+    };
     let Caller::Agent { name, .. } = caller else { return Ok((run.await?, None)) };
     host.registry().call_came(name);
     let done = run.await?;

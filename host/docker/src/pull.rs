@@ -11,6 +11,7 @@ use bollard::Docker;
 use bollard::models::CreateImageInfo;
 use bollard::query_parameters::CreateImageOptions;
 use futures_util::{Stream, StreamExt as _};
+use sandbar_core::metric;
 use sandbar_core::progress::ProgressSink;
 use sandbar_core::runtime::{Result, RuntimeError};
 use tokio::sync::watch;
@@ -179,6 +180,7 @@ pub(crate) async fn pull(
     };
     let stream = docker.create_image(Some(options), None, login);
     let result = follow(stream, silence, |report| reporter.report(report)).await;
+    metrics::counter!(metric::PULLS, "result" => if result.is_ok() { "ok" } else { "failed" }).increment(1);
     match (result, trouble) {
         (Err(RuntimeError::Refused(text)), Some(trouble)) => {
             Err(RuntimeError::Refused(format!("{text} (pulled without credentials: {trouble})")))

@@ -5,6 +5,7 @@ mod connections;
 mod envelope;
 mod hosts;
 mod mcp;
+mod metrics;
 mod routes;
 mod seats;
 
@@ -27,6 +28,7 @@ pub async fn serve(
     bounds: Bounds,
     down: watch::Receiver<bool>,
 ) {
+    metrics::recorder();
     let boxes = Arc::clone(&host);
     let unheard = Arc::new(move |address| boxes.is_unheard(address));
     // What is left of calls when the last connection has ended ends with it.

@@ -52,6 +52,7 @@ pub(crate) fn router(host: Arc<Host>, allowed: AllowedHosts, down: CancellationT
         .route("/v1/do/{verb}", post(do_verb).fallback(not_post))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
+        .route("/metrics", get(async |State(host): State<Arc<Host>>| crate::metrics::page(&host)))
         .method_not_allowed_fallback(not_get)
         .fallback(nowhere)
         .layer(middleware::from_fn_with_state(Arc::new(allowed), check_host))

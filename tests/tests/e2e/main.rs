@@ -19,6 +19,7 @@ mod janitor;
 mod kept;
 mod local;
 mod mcp;
+mod metrics;
 mod neighbours;
 mod operator;
 mod recipes;
