@@ -12,6 +12,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::budget::OnTheWay;
 use crate::error::{Code, Error, listed, shown as shown_name};
 use crate::failure;
 use crate::folders::{Content, FolderError, Folders, Listing, Pieces, Result as FolderResult};
@@ -36,6 +37,8 @@ pub const LONGEST_READ: u64 = 1 << 20;
 const LARGEST_ARTIFACT: u64 = 64 << 20;
 /// How many entries one listing answers at most.
 const LONGEST_LISTING: usize = 2_000;
+/// How many files of an agent are on their way at once.
+const TRANSFERS: u64 = 16;
 /// How long whoever reads a file may take nothing of it.
 const READER_SILENCE: Duration = Duration::from_secs(10);
 /// How often it is looked whether the box of a transfer that stands still is there.
@@ -97,6 +100,9 @@ impl InUse {
         to: mpsc::Sender<FolderResult<Bytes>>,
     ) {
         while let Some(piece) = content.next().await {
+            if !registry.has(&self.owner, &self.serving) {
+                return;
+            }
             let until = tokio::time::Instant::now() + READER_SILENCE;
             let taken = async {
                 let _ = to.send(piece).await;
@@ -245,14 +251,30 @@ impl Host {
         limit: u64,
         listener: Option<&Listener>,
     ) -> Result<Pieces, Error> {
+        let transfer = self.transfer(agent)?;
         let used = self.in_box(agent, service, listener).await?;
         let Pieces { size, stream } =
             self.folders()?.open(&used.work.folder, path, offset, limit).await.map_err(told)?;
         tracing::info!(target: "audit", owner = %used.owner, service = %used.service, bytes = size, "read_file");
         let (pieces, sent) = mpsc::channel(1);
-        tokio::spawn(used.send_on(self.registry().clone(), stream, pieces));
+        let registry = self.registry().clone();
+        tokio::spawn(async move {
+            let _one_more = transfer;
+            used.send_on(registry, stream, pieces).await;
+        });
         let sent = stream::unfold(sent, async |mut sent| Some((sent.recv().await?, sent)));
         Ok(Pieces { size, stream: sent.boxed() })
+    }
+
+    /// One more transfer of an agent, until the answer is dropped. Each holds files of the host open, of which there are so
+    /// many for all.
+    fn transfer(&self, agent: &AgentName) -> Result<OnTheWay, Error> {
+        let transfer = self.transfers().add(agent.as_str(), 1);
+        if self.transfers().count(agent.as_str()).0 > TRANSFERS {
+            let message = format!("you have {TRANSFERS} transfers of files under way already");
+            return Err(Error::retry(Code::Capacity, 1, message, "wait for one to end"));
+        }
+        Ok(transfer)
     }
 
     /// Writes a file of the agent's box, whole or not at all.
@@ -268,6 +290,7 @@ impl Host {
         mode: Option<u32>,
         listener: Option<&Listener>,
     ) -> Result<u64, Error> {
+        let _transfer = self.transfer(agent)?;
         let used = self.in_box(agent, service, listener).await?;
         let size = content.size;
         let _coming = self.room_for(&used.work, size).await?;

@@ -28,7 +28,7 @@ pub(crate) struct Coming(Arc<Mutex<HashMap<String, u64>>>);
 
 impl Coming {
     /// Has them count until the answer is dropped.
-    fn add(&self, folder: &str, bytes: u64) -> OnTheWay {
+    pub(crate) fn add(&self, folder: &str, bytes: u64) -> OnTheWay {
         self.with(|all| {
             let coming = all.entry(folder.to_owned()).or_default();
             *coming = coming.saturating_add(bytes);
@@ -37,7 +37,7 @@ impl Coming {
     }
 
     /// How many are on their way into one folder, and into all.
-    fn count(&self, folder: &str) -> (u64, u64) {
+    pub(crate) fn count(&self, folder: &str) -> (u64, u64) {
         self.with(|all| {
             let sum = all.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
             (all.get(folder).copied().unwrap_or_default(), sum)
@@ -76,6 +76,11 @@ impl Host {
     /// # Errors
     /// When the box, or all boxes together, would hold more than they may.
     pub(crate) async fn room_for(&self, work: &WorkFolder, bytes: u64) -> Result<OnTheWay, Error> {
+        // What could never fit is not counted at all: with it the counts would not be whole numbers of bytes any more.
+        if bytes > self.box_budget().one {
+            let over = self.over_budget(work, bytes, bytes).await.map_err(told)?;
+            return Err(over.unwrap_or_else(Error::internal));
+        }
         let on_the_way = self.coming().add(&work.folder.name, bytes);
         let (here, everywhere) = self.coming().count(&work.folder.name);
         match self.over_budget(work, here, everywhere).await.map_err(told)? {
@@ -101,7 +106,9 @@ impl Host {
             self.used(work).await.is_ok_and(|used| used > before).then_some(over)
         };
         let watch = async {
-            let _ = before.set(self.used(work).await.unwrap_or_default());
+            if let Ok(used) = self.used(work).await {
+                let _ = before.set(used);
+            }
             let mut pause = FIRST_LOOK;
             loop {
                 tokio::time::sleep(pause).await;
@@ -114,7 +121,7 @@ impl Host {
         };
         tokio::pin!(command);
         tokio::select! {
-            // One that was quick is told as well.
+            // One that was quick is told as well, unless it was quicker than the first count.
             result = &mut command => (result, outgrown().await),
             over = watch => {
                 cancel.cancel();
@@ -153,11 +160,20 @@ impl Host {
                 if !grew || !matches!(self.over_budget(&work, 0, 0).await, Ok(Some(_))) {
                     continue;
                 }
+                // Counting took its time; a command that came meanwhile may be about to make room.
+                if self.at_work().count(name).0 > 0 {
+                    continue;
+                }
                 tracing::warn!(owner = %owner, used, "what commands left in a box fills it, and is ended");
                 let mark = self.names().command_mark();
-                if !self.runtime().end_left(&serving.id, &mark, Left::Everything).await.unwrap_or(false) {
-                    let why = "what fills it could not be ended";
-                    self.registry().release_serving(&owner, &serving, why).await;
+                match self.runtime().end_left(&serving.id, &mark, Left::Everything).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        let why = "what fills it could not be ended";
+                        self.registry().release_serving(&owner, &serving, why).await;
+                    }
+                    // The next round tries again: that Docker does not answer says nothing of the box.
+                    Err(error) => tracing::warn!(owner = %owner, %error, "it could not be ended now"),
                 }
             }
         }

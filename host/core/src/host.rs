@@ -91,6 +91,7 @@ pub struct Host {
     box_budget: BoxBudget,
     coming: Coming,
     at_work: Coming,
+    transfers: Coming,
     local_only: bool,
 }
 
@@ -132,11 +133,11 @@ pub struct Had {
     pub project: ProjectName,
     /// The service.
     pub service: ServiceName,
-    /// `live`, `making`, `letting_go`, or `asleep` for what is retained.
+    /// `live`, `making`, or `asleep` for what is retained.
     pub state: &'static str,
-    /// The name of its container, null while it is asleep.
+    /// The name of its container, null where there is none yet, or while it is asleep.
     pub container: Option<String>,
-    /// Since when, in seconds; null while it is asleep.
+    /// Since when, in seconds; null with it.
     pub age_secs: Option<u64>,
     /// How much memory it uses, in bytes; null where that is not known.
     pub memory_bytes: Option<u64>,
@@ -235,6 +236,7 @@ impl Host {
             box_budget,
             coming: Coming::default(),
             at_work: Coming::default(),
+            transfers: Coming::default(),
             local_only,
         }))
     }
@@ -434,6 +436,10 @@ impl Host {
         &self.at_work
     }
 
+    pub(crate) fn transfers(&self) -> &Coming {
+        &self.transfers
+    }
+
     pub(crate) fn coming(&self) -> &Coming {
         &self.coming
     }
@@ -610,12 +616,29 @@ impl Host {
     /// What everybody has, with what is asleep.
     ///
     /// # Errors
-    /// When the state file cannot be read.
+    /// While the host starts, and when the state file cannot be read.
     pub async fn list_sandboxes(&self) -> Result<Vec<Had>, Error> {
+        self.health.knows_what_exists()?;
         let now = SystemTime::now();
         let (mut had, mut awake) = (Vec::new(), BTreeSet::new());
         for owner in self.registry.owners() {
-            let Snapshot { state, live, .. } = self.registry.snapshot(&owner);
+            let Snapshot { state, live, making, .. } = self.registry.snapshot(&owner);
+            let has = |name: &ServiceName| live.as_ref().is_some_and(|live| live.services.contains_key(name));
+            if let Some(making) = &making {
+                for service in making.services.keys().filter(|name| !has(name)) {
+                    let unit = Had {
+                        agent: owner.agent.clone(),
+                        project: making.project.clone(),
+                        service: service.clone(),
+                        state,
+                        container: None,
+                        age_secs: None,
+                        memory_bytes: None,
+                        available_extensions: Vec::new(),
+                    };
+                    had.push((None, unit));
+                }
+            }
             for (project, name, serving) in live
                 .into_iter()
                 .flat_map(|live| live.services.into_iter().map(move |(n, s)| (live.project.clone(), n, s)))

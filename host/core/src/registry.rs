@@ -123,6 +123,8 @@ pub struct Snapshot {
     pub state: &'static str,
     /// What is live.
     pub live: Option<Live>,
+    /// What is being made.
+    pub making: Option<Want>,
     /// For how much longer its lease is fresh.
     pub lease: Option<Duration>,
 }
@@ -582,18 +584,24 @@ impl Registry {
 
     /// What the agent has, from the books alone.
     pub fn snapshot(&self, owner: &Owner) -> Snapshot {
-        let Some(entry) = self.find(owner) else { return Snapshot { state: "absent", live: None, lease: None } };
+        let Some(entry) = self.find(owner) else {
+            return Snapshot { state: "absent", live: None, making: None, lease: None };
+        };
+        let mut making = None;
         let (state, live) = match &*entry.lock() {
             State::Absent => ("absent", None),
             // A call that only checks what is there changes nothing about it.
             State::Making(Flight { had: Some(had), wanted, .. }) if had.covers(wanted) => ("live", Some(had.clone())),
-            State::Making(flight) => ("making", flight.had.clone()),
+            State::Making(flight) => {
+                making = Some(flight.wanted.clone());
+                ("making", flight.had.clone())
+            }
             State::Live(live) => ("live", Some(live.clone())),
             State::LettingGo(_) => ("letting_go", None),
         };
         let until = *entry.lease_until.lock().unwrap_or_else(PoisonError::into_inner);
         let lease = until.filter(|_| state != "absent").map(|until| until.saturating_duration_since(Instant::now()));
-        Snapshot { state, live, lease }
+        Snapshot { state, live, making, lease }
     }
 
     /// Everybody who has or is about to have a sandbox.

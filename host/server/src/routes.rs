@@ -22,6 +22,7 @@ use sandbar_core::secret::random_hex;
 use sandbar_core::verb::{self, Reply};
 use serde_json::json;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -40,6 +41,9 @@ const OCTETS: &str = "application/octet-stream";
 
 /// How long the body of a refused caller may take. It is on its way already.
 const DISCARD_DEADLINE: Duration = Duration::from_secs(1);
+
+/// How slowly content may come, in bytes a second.
+const SLOWEST: u64 = 16 << 10;
 
 /// How long a body may take to arrive. It is small, so this is patience with the network, not with the caller.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
@@ -164,13 +168,17 @@ async fn run_verb(host: &Arc<Host>, name: &str, query: &str, headers: &HeaderMap
 fn incoming(host: Arc<Host>, headers: HeaderMap, body: Arc<Mutex<Body>>) -> Result<Pieces, Error> {
     let size = headers.get(header::CONTENT_LENGTH).and_then(|h| h.to_str().ok()?.parse().ok());
     let size = size.ok_or_else(|| Error::bad_request("content that is sent as it is needs a `Content-Length`"))?;
-    let stream = stream::unfold(Some(body), async |body| {
-        let body = body?;
+    let until = Instant::now() + BODY_DEADLINE + Duration::from_secs(size / SLOWEST);
+    let stream = stream::unfold(Some((body, until)), async |state| {
+        let (body, until) = state?;
         let broken = |why: String| Some((Err(FolderError::Incomplete(why)), None));
+        if Instant::now() > until {
+            return broken(format!("it comes slower than {SLOWEST} bytes a second"));
+        }
         let piece = tokio::time::timeout(BODY_DEADLINE, async { body.lock().await.frame().await }).await;
         match piece {
             // What is no data is a trailer, and says nothing here.
-            Ok(Some(Ok(frame))) => Some((Ok(frame.into_data().unwrap_or_default()), Some(body))),
+            Ok(Some(Ok(frame))) => Some((Ok(frame.into_data().unwrap_or_default()), Some((body, until)))),
             Ok(None) => None,
             Ok(Some(Err(_))) => broken("the body ended before it was complete".to_owned()),
             Err(_) => broken(format!("nothing came for {} s", BODY_DEADLINE.as_secs())),

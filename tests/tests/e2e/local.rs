@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use sandbar_tests::docker::with_label;
-use sandbar_tests::host::{sandbar, wait};
+use sandbar_tests::docker::{docker, with_label};
+use sandbar_tests::host::{image, sandbar, wait};
 use sandbar_tests::mcp::{PythonClient, Speaks};
 use sandbar_tests::{Options, TestHost};
 use serde_json::{Value, json};
@@ -210,8 +210,10 @@ fn exec_runs_a_command_in_services_of_its_own() {
         };
         children.iter().all(runs)
     });
+    let command = fs::read_to_string(format!("/proc/{0}/task/{0}/children", children[0].id())).unwrap();
     signal(&children[0], "-TERM");
     assert_eq!(children[0].wait().unwrap().code(), Some(143));
+    assert!(!fs::exists(format!("/proc/{}", command.trim())).unwrap(), "the command ends before its services do");
     assert_eq!(ours(&user.rows()), 1);
     // One that is killed leaves its own, until the next one comes, or `down`.
     children[1].kill().unwrap();
@@ -302,6 +304,37 @@ fn an_editor_speaks_over_standard_input_and_output() {
     assert!(seen.iter().all(|message| message["error"]["code"].is_i64()), "{seen:?}");
     drop(input);
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn over_stdio_a_cancelled_command_ends_and_long_messages_arrive_whole() {
+    let image = image("redis:8-alpine").unwrap();
+    let user = User::with(&format!("[engines.box]\nsettings = {{ image = {image:?} }}\ngrant.images = [{image:?}]\n"));
+    // The client before these says nothing when it gives a call up.
+    for speaks in [Speaks::Current, Speaks::Legacy] {
+        let mut client = PythonClient::over_stdio(&sandbar(), &["mcp"], &user.env(), speaks);
+        client.call("request_sandbox", &json!({ "services": ["box"] }));
+        let container = user.rows()[0]["container"].as_str().unwrap().to_owned();
+        let runs = || docker(["top", &container, "-eo", "pid,args"]).unwrap().contains("sleep 4001");
+        let command = json!({ "command": "setsid sleep 4001 & sleep 4001" });
+        let id = client.begin("run_command", &command, false, None);
+        wait("the command", runs);
+        client.cancel(id);
+        wait("its end", || !runs());
+        // While other calls end, so that reading is interrupted again and again.
+        let content = "0123456789abcdef".repeat(40_000);
+        for n in 0..5 {
+            for _ in 0..5 {
+                client.begin("sandbox_status", &json!({}), false, None);
+            }
+            let written = client.call("write_file", &json!({ "path": format!("{n}"), "content": content }));
+            assert_eq!(written["structuredContent"]["evidence"]["bytes"], content.len(), "{written}");
+        }
+        let large = json!({ "command": "true", "stdin": content });
+        let id = client.begin("run_command", &large, false, None);
+        let refused = client.end(id);
+        assert!(refused.to_string().contains("larger than"), "{refused}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::pin::Pin;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -129,7 +130,7 @@ fn evidence(mut envelope: Value) -> Result<Value> {
 
 /// The messages that answer one message of MCP.
 pub(crate) struct Messages {
-    body: Pin<Box<Incoming>>,
+    body: Pin<Box<BoxBody<Bytes, hyper::Error>>>,
     events: bool,
     read: Vec<u8>,
     ended: bool,
@@ -146,7 +147,18 @@ impl Messages {
             header.starts_with(kind)
         };
         let (events, nothing) = (is("text/event-stream"), response.status() == StatusCode::ACCEPTED);
-        Ok(Self { body: Box::pin(response.into_body()), events, read: Vec::new(), ended: nothing })
+        if !events && !nothing && !response.status().is_success() {
+            let body = response.into_body().collect().await?.to_bytes();
+            // In MCP's own words it is an answer as any other.
+            if serde_json::from_slice::<Value>(&body).is_ok_and(|answer| answer["jsonrpc"] == "2.0") {
+                let empty = Box::pin(Full::new(Bytes::new()).map_err(|never| match never {}).boxed());
+                return Ok(Self { body: empty, events, read: body.to_vec(), ended: true });
+            }
+            let answer = serde_json::from_slice(&body).unwrap_or_default();
+            return Err(evidence(answer).err().unwrap_or_else(|| anyhow!("the host answers nothing")));
+        }
+        let body = Box::pin(response.into_body().boxed());
+        Ok(Self { body, events, read: Vec::new(), ended: nothing })
     }
 
     /// The next message, as one line of JSON.

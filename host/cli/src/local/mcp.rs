@@ -1,6 +1,7 @@
 //! `sandbar mcp`: MCP over standard input and output, for editors. Every line is a message that is handed to the host as it
 //! is, and every message of the host's answer is a line; what the tools are is the host's to say.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::services::opt_in;
 use super::{Home, Link};
@@ -41,15 +42,37 @@ pub(crate) async fn mcp(home: Home) -> Result<()> {
             }
         }
     });
-    let mut input = BufReader::new(tokio::io::stdin());
+    // On its own: what was read of a line must not be lost when something else comes first.
+    let (read, mut messages) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let mut input = BufReader::new(tokio::io::stdin());
+        while let Some(line) = line(&mut input).await.transpose() {
+            if read.send(line).await.is_err() {
+                break;
+            }
+        }
+    });
     let mut calls = JoinSet::new();
+    let mut running: HashMap<String, AbortHandle> = HashMap::new();
     loop {
         let line = tokio::select! {
-            line = line(&mut input) => line?,
-            Some(_) = calls.join_next() => continue,
+            line = messages.recv() => line,
+            Some(_) = calls.join_next() => {
+                running.retain(|_, call| !call.is_finished());
+                continue;
+            }
         };
-        let Some(line) = line else { break };
+        let Some(line) = line.transpose()? else { break };
         let message: Value = serde_json::from_slice(&line).unwrap_or_default();
+        if message["method"] == "notifications/cancelled" {
+            // What goes with its caller ends when the call is given up; in every protocol, and whether or not the host has
+            // heard of the call yet.
+            if let Some(call) = running.remove(&message["params"]["requestId"].to_string()) {
+                call.abort();
+            }
+            continue;
+        }
+        let id = message.get("id").cloned();
         let (home, client, lines) = (home.clone(), client.clone(), lines.clone());
         let is_first = message["method"] == "initialize";
         let call = async move {
@@ -65,8 +88,11 @@ pub(crate) async fn mcp(home: Home) -> Result<()> {
         if is_first {
             // What comes after it is said in the session that it begins.
             call.await;
-        } else {
-            calls.spawn(call);
+            continue;
+        }
+        let call = calls.spawn(call);
+        if let Some(id) = id {
+            running.insert(id.to_string(), call);
         }
     }
     // Nobody reads the answers any more: a command ends with its caller, and what is being made goes on in the host.

@@ -34,6 +34,8 @@ const START_DEADLINE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// What is made stays until it is asked to go: the longest lease there is, a year.
 const LEASE_SECS: i64 = 365 * 86_400;
+/// How long the log may be when a host starts, in bytes; then the one before it is dropped.
+const LONGEST_LOG: u64 = 16 << 20;
 /// The longest path of a socket that the kernel takes, in bytes.
 const LONGEST_SOCKET: usize = 107;
 
@@ -98,8 +100,20 @@ impl Home {
         self.dir.join("host.log")
     }
 
-    /// The name of this user as an agent's.
-    pub(crate) fn agent(&self) -> String {
+    /// The name of this user as an agent's. It is that of the first time: editors start programs without a user's name.
+    pub(crate) fn agent(&self) -> Result<String> {
+        let path = self.dir.join("agent.name");
+        match fs::read_to_string(&path) {
+            Ok(name) => Ok(name.trim().to_owned()),
+            Err(_) => {
+                let name = Self::name();
+                private(&path, name.as_bytes())?;
+                Ok(name)
+            }
+        }
+    }
+
+    fn name() -> String {
         let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
         let name: String =
             user.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(24).collect();
@@ -127,8 +141,11 @@ impl Home {
 
     /// A way to the host, which is started where it does not run.
     pub(crate) async fn host(&self) -> Result<Link> {
-        if let Some(link) = self.find().await? {
-            return self.awaited(link, None).await;
+        // One that is just ending is there and gone again.
+        if let Some(link) = self.find().await?
+            && let Ok(link) = self.awaited(link, None).await
+        {
+            return Ok(link);
         }
         // Two that come at once must not start two.
         let lock = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(self.dir.join("start.lock"))?;
@@ -137,9 +154,8 @@ impl Home {
         if let Some(link) = self.find().await? {
             return self.awaited(link, None).await;
         }
-        let started_at = fs::metadata(self.log()).map(|m| m.len()).unwrap_or_default();
-        let child = self.start()?;
-        self.awaited(self.link()?, Some((child, started_at))).await
+        let started = self.start()?;
+        self.awaited(self.link()?, Some(started)).await
     }
 
     /// Waits until the host takes requests.
@@ -159,6 +175,9 @@ impl Home {
             if state.contains("not reachable") {
                 bail!("{state}\nStart Docker, for example with `systemctl start docker`, and try again");
             }
+            if started.is_none() && state.is_empty() && self.find().await?.is_none() {
+                bail!("the host has just ended");
+            }
             if Instant::now() >= until {
                 bail!("the host does not answer: see {}", self.log().display());
             }
@@ -175,8 +194,8 @@ impl Home {
         said.lines().rfind(|line| !line.is_empty()).unwrap_or("it said nothing").to_owned()
     }
 
-    /// Starts the host, which goes on when this process ends.
-    fn start(&self) -> Result<Child> {
+    /// Starts the host, which goes on when this process ends. Answers where in the log it begins, too.
+    fn start(&self) -> Result<(Child, u64)> {
         for who in [As::Operator, As::Orchestrator, As::Agent] {
             let path = self.dir.join(who.file());
             if !path.exists() {
@@ -185,13 +204,17 @@ impl Home {
         }
         let config = self.dir.join("sandbar.toml");
         private(&config, toml::to_string(&self.config()?)?.as_bytes())?;
+        if fs::metadata(self.log()).is_ok_and(|log| log.len() > LONGEST_LOG) {
+            fs::rename(self.log(), self.dir.join("host.log.1"))?;
+        }
         let log = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(self.log())?;
+        let begins = log.metadata()?.len();
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("serve").arg("--config").arg(&config).current_dir(&self.dir);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         // A Ctrl-C in the terminal is not meant for it.
         command.process_group(0);
-        command.spawn().context("the host cannot be started")
+        Ok((command.spawn().context("the host cannot be started")?, begins))
     }
 
     /// The configuration: what this user wrote, and over it what the host of one user needs.
@@ -227,7 +250,7 @@ impl Home {
         let orchestrator = [("token".to_owned(), token(As::Orchestrator)), ("projects".to_owned(), projects.into())];
         set("orchestrators", "local", toml::Value::Table(orchestrator.into_iter().collect()))?;
         let agent = [("role".to_owned(), "developer".into()), ("token".to_owned(), token(As::Agent))];
-        set("agents", &self.agent(), toml::Value::Table(agent.into_iter().collect()))?;
+        set("agents", &self.agent()?, toml::Value::Table(agent.into_iter().collect()))?;
         Ok(config)
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
@@ -83,11 +83,12 @@ pub(super) async fn opt_in(home: &Home, link: &Link, services: &[String]) -> Res
     let mut wanted = had.clone();
     // What nobody knows is refused by the host, in its own words.
     wanted.extend(services.iter().filter(|name| known.contains(*name)).cloned());
+    wanted.retain(|name| known.contains(name));
     if wanted.is_empty() && services.is_empty() {
         wanted = known;
     }
     link.call(As::Operator, "set_project", &json!({ "project": PROJECT, "services": wanted })).await?;
-    link.call(As::Orchestrator, "begin_work", &json!({ "agent": home.agent(), "project": PROJECT })).await?;
+    link.call(As::Orchestrator, "begin_work", &json!({ "agent": home.agent()?, "project": PROJECT })).await?;
     private(&path, serde_json::to_string(&wanted)?.as_bytes())
 }
 
@@ -258,19 +259,25 @@ async fn exec(home: &Home, link: &Link, up: &Up, line: &str) -> Result<u8> {
     let (slot, _lock) = slot(home)?;
     let (agent, project) = (format!("exec-{slot}"), format!("{EXEC_PROJECT}-{slot}"));
     let gone = async || link.call(As::Operator, "remove_agent", &json!({ "agent": agent })).await;
-    // What an earlier one left that was killed.
+    // What an earlier one left that was killed, in this place or in another.
     let _ = gone().await;
+    clear_slots(home, link).await;
     let token = link.call(As::Operator, "register_agent", &json!({ "agent": agent, "role": "developer" })).await?;
     let who = link.with_agent(token["token"].as_str().context("the host answers no token")?);
     let begun = async {
         link.call(As::Operator, "set_project", &json!({ "project": project, "services": up.services })).await?;
         link.call(As::Orchestrator, "begin_work", &json!({ "agent": agent, "project": project })).await?;
-        let evidence = provision(&who, up).await?;
-        run(line, &variables(&evidence)).await
+        provision(&who, up).await
     };
-    let ended = tokio::select! {
-        ended = begun => ended,
-        code = interrupted() => code,
+    let begun = tokio::select! {
+        begun = begun => begun.map(Ok),
+        code = interrupted() => code.map(Err),
+    };
+    // From here on a signal is for the command, which ends before its services do.
+    let ended = match begun {
+        Ok(Ok(evidence)) => run(line, &variables(&evidence)).await,
+        Ok(Err(code)) => Ok(code),
+        Err(e) => Err(e),
     };
     gone().await.context("what was started could not be removed: `sandbar down` does it")?;
     ended
@@ -286,6 +293,22 @@ fn slot(home: &Home) -> Result<(usize, fs::File)> {
         }
     }
     bail!("{EXEC_SLOTS} of `up --exec` are at work already: wait for one to end")
+}
+
+/// Removes what every `up --exec` left that was killed. Answers whether others are at work, which do that themselves.
+async fn clear_slots(home: &Home, link: &Link) -> bool {
+    let mut busy = false;
+    for slot in 0..EXEC_SLOTS {
+        let lock = home.dir.join(format!("exec-{slot}.lock"));
+        let Ok(lock) = fs::OpenOptions::new().append(true).open(lock) else { continue };
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            busy = true;
+        } else {
+            // Mostly there is none.
+            let _ = link.call(As::Operator, "remove_agent", &json!({ "agent": format!("exec-{slot}") })).await;
+        }
+    }
+    busy
 }
 
 /// Runs a line in a shell, and answers its exit code.
@@ -316,20 +339,15 @@ pub(crate) async fn down(down: Down) -> Result<u8> {
     let link = home.awaited(link, None).await?;
     link.call(As::Agent, "release_sandbox", &json!({})).await?;
     let _ = fs::remove_file(home.dir.join("services.json"));
-    for number in 0..EXEC_SLOTS {
-        let lock = home.dir.join(format!("exec-{number}.lock"));
-        // One that is at work removes what it has itself.
-        let free = fs::OpenOptions::new().append(true).open(lock).ok();
-        if free.is_some_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()) {
-            let _ = link.call(As::Operator, "remove_agent", &json!({ "agent": format!("exec-{number}") })).await;
-        }
-    }
+    let busy = clear_slots(&home, &link).await;
     // Whoever needs it next starts it again.
-    if rows(&link).await?.iter().all(|row| row["state"] == "asleep")
+    if !busy
+        && rows(&link).await?.iter().all(|row| row["state"] == "asleep")
         && let Some(pid) = link.pid().await?.and_then(Pid::from_raw)
     {
         kill_process(pid, Signal::TERM)?;
-        while home.find().await?.is_some() {
+        // The process, and not its socket alone: until then it holds its directory.
+        while test_kill_process(pid).is_ok() {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
@@ -381,7 +399,7 @@ fn age(secs: u64) -> String {
 async fn container(home: &Home, service: &str) -> Result<String> {
     let link = home.find().await?.context("nothing is up: `sandbar up` starts services")?;
     let link = home.awaited(link, None).await?;
-    let mine = home.agent();
+    let mine = home.agent()?;
     let rows = rows(&link).await?;
     let mine: Vec<_> = rows.iter().filter(|row| row["agent"] == mine.as_str() && row["state"] == "live").collect();
     let found = mine.iter().find(|row| row["service"] == service).and_then(|row| row["container"].as_str());
