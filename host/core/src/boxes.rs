@@ -100,7 +100,7 @@ impl InUse {
         to: mpsc::Sender<FolderResult<Bytes>>,
     ) {
         while let Some(piece) = content.next().await {
-            if !registry.has(&self.owner, &self.serving) {
+            if !registry.has(&self.owner, &self.work.folder.name) {
                 return;
             }
             let until = tokio::time::Instant::now() + READER_SILENCE;
@@ -113,7 +113,7 @@ impl InUse {
                     () = &mut taken => break,
                     () = tokio::time::sleep(LOOK_AT_BOX) => {}
                 }
-                if tokio::time::Instant::now() >= until || !registry.has(&self.owner, &self.serving) {
+                if tokio::time::Instant::now() >= until || !registry.has(&self.owner, &self.work.folder.name) {
                     return;
                 }
             }
@@ -129,10 +129,10 @@ impl InUse {
         registry: Arc<Registry>,
         content: BoxStream<'static, FolderResult<Bytes>>,
     ) -> BoxStream<'static, FolderResult<Bytes>> {
-        let (owner, serving) = (self.owner.clone(), self.serving.clone());
+        let (owner, folder) = (self.owner.clone(), self.work.folder.name.clone());
         // Once more after the last piece, before it gets its path.
         let content = content.chain(stream::once(async { Ok(Bytes::new()) }));
-        let looked_at = content.map(move |piece| match registry.has(&owner, &serving) {
+        let looked_at = content.map(move |piece| match registry.has(&owner, &folder) {
             true => piece,
             false => Err(FolderError::Incomplete("the box was let go".to_owned())),
         });
@@ -295,7 +295,12 @@ impl Host {
         let size = content.size;
         let _coming = self.room_for(&used.work, size).await?;
         let content = Pieces { size, stream: used.as_long_as_it_is_there(self.registry().clone(), content.stream) };
-        self.folders()?.write(&used.work.folder, path, content, mode, used.work.user).await.map_err(told)?;
+        match self.folders()?.write(&used.work.folder, path, content, mode, used.work.user).await {
+            Err(FolderError::Incomplete(_)) if !self.registry().has(&used.owner, &used.work.folder.name) => {
+                return Err(failure::let_go());
+            }
+            written => written.map_err(told)?,
+        }
         tracing::info!(target: "audit", owner = %used.owner, service = %used.service, bytes = size, "write_file");
         Ok(size)
     }

@@ -119,6 +119,16 @@ pub fn released() -> Error {
     .detailed(Details { reason: Some("released"), ..Details::default() })
 }
 
+/// The box was let go while it was used, by its agent or for them.
+pub fn let_go() -> Error {
+    let error = Error::new(
+        Code::InvalidState,
+        "the box was let go while it was used",
+        "call again: the next call makes or wakes it",
+    );
+    error.detailed(Details { reason: Some("released"), ..Details::default() })
+}
+
 /// A call took longer than it may. The work goes on.
 pub fn deadline(after: Duration) -> Error {
     let message = format!("the sandbox was not ready within {} s", after.as_secs());

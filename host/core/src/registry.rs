@@ -610,10 +610,10 @@ impl Registry {
         entries.iter().filter(|(_, e)| !matches!(*e.lock(), State::Absent)).map(|(a, _)| a.clone()).collect()
     }
 
-    /// Whether an owner still has this very container.
-    pub(crate) fn has(&self, owner: &Owner, serving: &Serving) -> bool {
+    /// Whether an owner still has this work folder, in whatever container.
+    pub(crate) fn has(&self, owner: &Owner, folder: &str) -> bool {
         let live = self.snapshot(owner).live;
-        live.is_some_and(|live| live.services.values().any(|s| s.id == serving.id && s.run == serving.run))
+        live.is_some_and(|live| live.services.values().any(|s| s.folder() == Some(folder)))
     }
 
     /// Forgets what says nothing any more. An entry that somebody holds is kept: there must never be two

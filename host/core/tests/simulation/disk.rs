@@ -175,6 +175,22 @@ impl Drop for InUse {
     }
 }
 
+/// A count of what a work folder holds, until it is dropped.
+struct Count(World);
+
+impl Count {
+    fn begin(world: &World) -> Self {
+        world.with(|inner| inner.counts += 1);
+        Self(world.clone())
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.counts -= 1);
+    }
+}
+
 /// The work folders as the core's [`Folders`].
 pub(crate) struct WorkFolders(pub(crate) World);
 
@@ -340,6 +356,7 @@ impl Folders for WorkFolders {
 
     async fn usage(&self, folder: &Folder, _: u64) -> Result<u64> {
         let (takes, name) = (self.0.with(|inner| inner.knobs.disk), folder.name.clone());
+        let _count = Count::begin(&self.0);
         tokio::time::sleep(Duration::from_millis(takes)).await;
         let used = |f: &Store| f.files.values().map(|bytes| bytes.len() as u64).sum();
         Ok(self.0.with(|inner| inner.disk.folders.get(&name).map(used).unwrap_or_default()))

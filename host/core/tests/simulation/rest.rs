@@ -36,7 +36,7 @@ impl Stage {
                 (state, _) => self.world.violation(format!("{when}: {owner} is {state}")),
             }
         }
-        let (in_use, under_way) = (host.registry().in_use(), self.world.with(|inner| inner.uses.len()));
+        let (in_use, under_way) = (host.registry().in_use(), self.world.with(|inner| inner.uses.len() + inner.counts));
         if in_use > under_way {
             self.world.violation(format!("{when}: {in_use} commands are said to be in flight"));
         }

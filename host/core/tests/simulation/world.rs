@@ -74,6 +74,8 @@ pub(crate) struct Inner {
     pub(crate) finals: BTreeMap<String, String>,
     /// Commands and transfers for which the host waits.
     pub(crate) uses: BTreeMap<u64, Use>,
+    /// How many counts of what a work folder holds are under way; a command's own is the last thing that it does.
+    pub(crate) counts: usize,
     /// How often each command was started.
     runs: BTreeMap<u64, u64>,
     used: u64,
@@ -535,6 +537,7 @@ impl World {
             tenants: BTreeMap::new(),
             finals: BTreeMap::new(),
             uses: BTreeMap::new(),
+            counts: 0,
             runs: BTreeMap::new(),
             used: 0,
             excused: BTreeMap::new(),
