@@ -93,13 +93,18 @@ impl Guest {
         if !manifest.is_file() {
             bail!("there is no Cargo.toml in {shown}; {NAME_ONE}");
         }
+        // Cargo itself reads a workspace without members as a broken one. What is no TOML is for cargo to tell.
+        let text = std::fs::read_to_string(&manifest).with_context(|| format!("reading {}", manifest.display()))?;
+        if toml::from_str::<toml::Table>(&text).is_ok_and(|manifest| !manifest.contains_key("package")) {
+            bail!("{shown} is a workspace and no crate; {NAME_ONE}");
+        }
         let mut cargo = cargo(&dir, options);
         cargo.args(["metadata", "--format-version=1", "--filter-platform", TARGET, "--manifest-path"]).arg(&manifest);
         let metadata = stdout(cargo, || format!("cargo cannot read {}", manifest.display()))?;
         let metadata: Metadata = serde_json::from_slice(&metadata).context("reading what cargo metadata says")?;
 
         let package = metadata.packages.iter().find(|package| package.manifest_path == manifest);
-        let package = package.with_context(|| format!("{shown} is a workspace and no crate; {NAME_ONE}"))?;
+        let package = package.with_context(|| format!("{shown} holds no crate; {NAME_ONE}"))?;
         if !package.targets.iter().any(|target| target.crate_types.iter().any(|kind| kind == "cdylib")) {
             bail!("`{}` is no engine: its Cargo.toml needs `[lib] crate-type = [\"cdylib\", \"rlib\"]`", package.name);
         }
