@@ -1,6 +1,6 @@
 //! Engines that change while the host runs: what is good is taken, and what is bad takes nothing away.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -253,7 +253,8 @@ fn whoever_asks_during_a_swap_gets_the_old_or_the_new_and_never_an_error() {
         wait_for(&host, "fixture", "the whole", |e| e["sha256"] == old_hash);
         load.wait_for(&old_hash);
     });
-    assert_eq!(load.seen.lock().unwrap().keys().collect::<Vec<_>>(), [&new_hash, &old_hash], "and of nothing else");
+    let seen: BTreeSet<_> = load.seen.lock().unwrap().keys().cloned().collect();
+    assert_eq!(seen, BTreeSet::from([new_hash.clone(), old_hash.clone()]), "and of nothing else");
     assert_eq!(long.call("request_sandbox", &json!({})).evidence(), &before, "what lives keeps what it was made by");
     let loaded: Vec<_> = host.log().into_iter().filter(|l| l["fields"]["message"] == "engine loaded").collect();
     let hashes: Vec<_> = loaded.iter().map(|line| line["fields"]["engine"].as_str().unwrap()).collect();
