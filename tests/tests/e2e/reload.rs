@@ -259,4 +259,8 @@ fn whoever_asks_during_a_swap_gets_the_old_or_the_new_and_never_an_error() {
     let loaded: Vec<_> = host.log().into_iter().filter(|l| l["fields"]["message"] == "engine loaded").collect();
     let hashes: Vec<_> = loaded.iter().map(|line| line["fields"]["engine"].as_str().unwrap()).collect();
     assert!(hashes.iter().all(|hash| *hash == old_hash || *hash == new_hash), "{hashes:?}");
+    for agent in agents.iter().map(|(agent, _)| agent).chain([&long]) {
+        agent.call("release_sandbox", &json!({})).evidence();
+    }
+    host.wait_until_empty();
 }
