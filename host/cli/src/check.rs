@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use sandbar_core::catalog::{Catalog, Service};
-use sandbar_core::name::{Installation, Names};
+use sandbar_core::catalog::{Broken, Catalog, Service};
+use sandbar_core::name::{Installation, Names, ServiceName};
 use toml::de::{DeTable, DeValue};
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, Read, Refused};
 use crate::engines::Engines;
 use crate::settings::{self, Problem};
 
@@ -23,47 +23,114 @@ pub(crate) struct Report {
     pub(crate) problems: usize,
 }
 
-/// Looks at a configuration.
+/// Looks at a configuration. What one stage refuses is taken out for the next ones, so that all of them are heard.
 ///
 /// # Errors
-/// When the file cannot be read, with the line of what is wrong in it.
+/// When the file cannot be read at all.
 pub(crate) async fn check(path: &Path) -> Result<Report> {
     let text = config::text(path)?;
-    let config = Config::parse(&text, path)?;
+    let Read { mut config, refused } = config::read(&text, path)?;
+    let mut lines: Vec<_> = refused.iter().map(|r| (r.place(&text), "error", r.to_string())).collect();
+    let mut problems = refused.len();
+    let mut rest = String::new();
+    // Without TOML there is nothing to look at.
+    if let Ok(places) = DeTable::parse(&text) {
+        let found = look(&mut config, &refused).await?;
+        problems += found.problems.len();
+        for (kind, found) in [("error", found.problems), ("note", found.notes)] {
+            let place = |at: &str| place(&text, places.get_ref(), at);
+            lines.extend(found.iter().map(|found| (place(&found.at), kind, found.to_string())));
+        }
+        rest = found.rest;
+    }
+    lines.sort_unstable();
+    let mut report = String::new();
+    for ((line, column), kind, found) in lines {
+        writeln!(report, "{}:{line}:{column}: {kind}: {found}", path.display())?;
+    }
+    Ok(Report { text: report + &rest, problems })
+}
+
+struct Found {
+    problems: Vec<Problem>,
+    notes: Vec<Problem>,
+    /// What counts, and what each engine may do.
+    rest: String,
+}
+
+async fn look(config: &mut Config, refused: &[Refused]) -> Result<Found> {
+    // An engine whose table was not understood as a whole is judged when it is.
+    let half_read = |name: &ServiceName| {
+        refused.iter().any(|r| r.keys.iter().take(2).map(String::as_str).eq(["engines", name.as_str()]))
+    };
+    let spoilt: Vec<_> = config.engines.extract_if(.., |name, _| half_read(name)).map(|(name, _)| name).collect();
     let names = Arc::new(Names::new(config.host.namespace.clone(), Installation::new("check")?));
     let plugins = sandbar_plugin::Host::new(None, sandbar_plugin::Limits::default())?;
-    let catalog = Engines::new(&config, names.clone(), plugins).load(&config.engines, &config.plugins).await;
+    let mut catalog = Engines::new(config, names.clone(), plugins).load(&config.engines, &config.plugins).await;
 
     let mut problems = Vec::new();
-    let mut notes = settings::notes(&config, &[]);
+    let mut notes = settings::notes(config, &[]);
     for broken in &catalog.broken {
         let found = Problem::new(format!("[engines.{}]", broken.name), &broken.why);
         if broken.pending { &mut notes } else { &mut problems }.push(found);
     }
-    problems.extend(settings::people(&config).err().into_iter().flat_map(|found| found.0));
-    match settings::settings(&config, names, &catalog) {
+    // Projects may name it.
+    let told = |name: ServiceName| Broken { name: name.to_string(), why: String::new(), pending: false };
+    catalog.broken.extend(spoilt.into_iter().map(told));
+    problems.extend(settings::people(config).err().into_iter().flat_map(|found| found.0));
+    let mut enabled = config.sandbox.enabled;
+    match settings::settings(config, names.clone(), &catalog) {
         Ok(settings) => {
+            enabled = settings.enabled_by_environment.unwrap_or(enabled);
             for project in &settings.projects {
                 notes.extend(shared_variables(project, &catalog).await);
             }
         }
         Err(found) => problems.extend(found.0),
     }
+    let mut rest = effective(config, &names, enabled)?;
+    rest.extend(catalog.services.values().map(|service| allowed(service)));
+    Ok(Found { problems, notes, rest })
+}
 
-    let mut report = String::new();
-    let places = DeTable::parse(&text)?;
-    let mut lines = Vec::new();
-    for (kind, found) in [("error", &problems), ("note", &notes)] {
-        lines.extend(found.iter().map(|found| (place(&text, places.get_ref(), &found.at), kind, found.to_string())));
+/// Keys that have no default, and what is done without them.
+const UNSET: [(&str, &str, &str); 3] = [
+    ("docker", "host", "DOCKER_HOST, then the usual sockets"),
+    ("host", "installation", "a random one, kept in the state directory"),
+    ("host", "operator_token", "no operator can call"),
+];
+
+/// What counts, as it could be written: every key but those of engines, which are told service by service. Values that may be
+/// secret are not shown.
+fn effective(config: &Config, names: &Names, enabled: bool) -> Result<String> {
+    let mut tables = toml::Table::try_from(config)?;
+    tables.remove("engines");
+    let mut text = "\n# What counts, with the defaults; engines are below.\n".to_owned();
+    for (name, table) in &mut tables {
+        let Some(table) = table.as_table_mut() else { continue };
+        match name.as_str() {
+            "docker" => drop(table.entry("network").or_insert_with(|| names.network().into())),
+            "sandbox" => drop(table.insert("enabled".to_owned(), enabled.into())),
+            "retention" => *table = toml::Table::try_from(settings::retention(&config.retention))?,
+            "projects" => table.iter_mut().for_each(|(_, project)| hide(project)),
+            _ => {}
+        }
+        let alone = toml::Table::from_iter([(name.clone(), toml::Value::Table(table.clone()))]);
+        text.push('\n');
+        for (_, key, instead) in UNSET.iter().filter(|(of, key, _)| of == name && !table.contains_key(*key)) {
+            writeln!(text, "# {key} is left out: {instead}")?;
+        }
+        text.push_str(&toml::to_string(&alone)?);
     }
-    lines.sort_unstable();
-    for ((line, column), kind, found) in lines {
-        writeln!(report, "{}:{line}:{column}: {kind}: {found}", path.display())?;
+    Ok(text)
+}
+
+/// Takes what is written out in a gate's variables away.
+fn hide(project: &mut toml::Value) {
+    let gate = project.get_mut("gate_env").and_then(toml::Value::as_table_mut);
+    for (_, value) in gate.into_iter().flatten().filter(|(_, value)| value.is_str()) {
+        *value = "***".into();
     }
-    for service in catalog.services.values() {
-        report.push_str(&allowed(service));
-    }
-    Ok(Report { text: report, problems: problems.len() })
 }
 
 /// Where two services of a project would set the same variable.
@@ -136,9 +203,7 @@ fn place(text: &str, root: &DeTable<'_>, at: &str) -> (usize, usize) {
         let DeValue::Table(below) = value.get_ref() else { break };
         inside = below;
     }
-    let before = &text[..offset];
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (before.matches('\n').count() + 1, text[line_start..offset].chars().count() + 1)
+    config::place(text, offset)
 }
 
 #[cfg(test)]

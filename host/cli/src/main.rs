@@ -84,6 +84,8 @@ enum Command {
 enum Schema {
     /// The verbs, as OpenAPI 3.1.
     Api,
+    /// The configuration, as JSON Schema.
+    Config,
 }
 
 fn main() -> ExitCode {
@@ -129,8 +131,12 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Up(up) => single()?.block_on(local::up(up)),
         Command::Down(down) => single()?.block_on(local::down(down)),
         Command::Ps(ps) => single()?.block_on(local::ps(ps)),
-        Command::Schema { of: Schema::Api } => {
-            println!("{:#}", schema::api());
+        Command::Schema { of } => {
+            let schema = match of {
+                Schema::Api => schema::api(),
+                Schema::Config => schema::config(),
+            };
+            println!("{schema:#}");
             Ok(0)
         }
         Command::Completions { shell } => {

@@ -16,7 +16,7 @@ use sandbar_core::people::{Caller, Configured};
 use sandbar_core::project::Project;
 use sandbar_core::secret::sha256_hex;
 
-use crate::config::{self, Bytes, Config, PrivacyMode, Publish, Token};
+use crate::config::{self, Bytes, Config, PrivacyMode, Publish, Retention, Token};
 use crate::engines;
 
 /// Something about one place of the configuration.
@@ -139,6 +139,7 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
         problems.0.extend(engines::none(&config.plugins.dir).map(|why| Problem::new("[plugins] dir", why)));
     }
     problems.end()?;
+    let retention = retention(&config.retention);
     Ok(Settings {
         enabled: config.sandbox.enabled,
         enabled_by_environment,
@@ -150,10 +151,10 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             publish: config.docker.publish == Publish::Loopback,
             images,
             pull: config.docker.pull_limits().total,
-            max_awake: clamped(config.retention.max_live, MAX_AWAKE),
-            idle_sleep: Duration::from_secs(clamped(config.retention.idle_sleep_secs, IDLE_SLEEP_SECS)),
-            idle_close: Duration::from_secs(config.retention.idle_close_secs),
-            delete_after: Duration::from_secs(clamped(config.retention.delete_after_secs, DELETE_AFTER_SECS)),
+            max_awake: retention.max_live,
+            idle_sleep: Duration::from_secs(retention.idle_sleep_secs),
+            idle_close: Duration::from_secs(retention.idle_close_secs),
+            delete_after: Duration::from_secs(retention.delete_after_secs),
             ..Limits::default()
         },
         pace: Pace {
@@ -173,11 +174,17 @@ const IDLE_SLEEP_SECS: RangeInclusive<u64> = 300..=86_400;
 /// A retained thing that is deleted as soon as it sleeps would be throwaway.
 const DELETE_AFTER_SECS: RangeInclusive<u64> = 1..=u64::MAX;
 /// With none awake there would be nothing.
-const MAX_AWAKE: RangeInclusive<usize> = 1..=usize::MAX;
+const FEWEST_AWAKE: usize = 1;
 
-/// A number within its bounds.
-fn clamped<T: Ord + Copy>(written: T, bounds: RangeInclusive<T>) -> T {
-    written.clamp(*bounds.start(), *bounds.end())
+/// What is taken: each number within its bounds.
+pub(crate) fn retention(written: &Retention) -> Retention {
+    let secs = |written: u64, bounds: RangeInclusive<u64>| written.clamp(*bounds.start(), *bounds.end());
+    Retention {
+        idle_sleep_secs: secs(written.idle_sleep_secs, IDLE_SLEEP_SECS),
+        idle_close_secs: written.idle_close_secs,
+        delete_after_secs: secs(written.delete_after_secs, DELETE_AFTER_SECS),
+        max_live: written.max_live.max(FEWEST_AWAKE),
+    }
 }
 
 /// What is accepted and means something else than what is written, or nothing.
@@ -191,10 +198,10 @@ pub(crate) fn notes(config: &Config, declared: &[ProjectName]) -> Vec<Problem> {
             ));
         }
     };
-    let retention = &config.retention;
-    note("idle_sleep_secs", retention.idle_sleep_secs, clamped(retention.idle_sleep_secs, IDLE_SLEEP_SECS));
-    note("delete_after_secs", retention.delete_after_secs, clamped(retention.delete_after_secs, DELETE_AFTER_SECS));
-    note("max_live", retention.max_live as u64, clamped(retention.max_live, MAX_AWAKE) as u64);
+    let (written, taken) = (&config.retention, retention(&config.retention));
+    note("idle_sleep_secs", written.idle_sleep_secs, taken.idle_sleep_secs);
+    note("delete_after_secs", written.delete_after_secs, taken.delete_after_secs);
+    note("max_live", written.max_live as u64, taken.max_live as u64);
     if config.engines.is_empty() {
         notes.extend(engines::none(&config.plugins.dir).map(|why| Problem::new("[plugins] dir", why)));
     }

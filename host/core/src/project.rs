@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::Catalog;
@@ -10,7 +11,7 @@ use crate::name::{ProjectName, ServiceName};
 use crate::secret::SecretSource;
 
 /// A value of `gate_env`: written out, or read when it is asked for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a value is a text, { file = \u{2026} } or { env = \u{2026} }")]
 pub enum GateValue {
     /// As it stands.
@@ -20,8 +21,9 @@ pub enum GateValue {
 }
 
 /// What is declared of a project, before it is compared with what there is.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Project")]
 pub struct Declared {
     /// The services it opts in to, in the operator's order.
     pub services: Vec<ServiceName>,

@@ -58,7 +58,7 @@ pub fn sha256_hex(data: impl AsRef<[u8]>) -> String {
 }
 
 /// Where the operator keeps a secret. Read when it is needed, so that a rotated file counts at once.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SecretSource {
     /// The content of a file, without white space around it.

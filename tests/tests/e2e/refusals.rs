@@ -178,7 +178,23 @@ fn check_says_everything_at_once_and_where() {
     for words in ["service postgres (pg): postgres ", "service box (box): ", "variables     DATABASE_URL, PGHOST"] {
         assert!(said.contains(words), "{words} is not in: {said}");
     }
-    assert!(!said.contains(OPERATOR), "{said}");
+    // Every key with what counts, and no secret.
+    let counts = said.split_once("# What counts").unwrap().1.split_once("\nservice ").unwrap().0;
+    let counts = counts.split_once('\n').unwrap().1;
+    let effective: toml::Table = counts.parse().unwrap_or_else(|e| panic!("{e}\n{counts}"));
+    let schema: serde_json::Value = serde_json::from_str(include_str!("../../../docs/config.schema.json")).unwrap();
+    for (name, table) in schema["properties"].as_object().unwrap().iter().filter(|(name, _)| *name != "engines") {
+        let table = &schema["$defs"][table["$ref"].as_str().unwrap_or_default().rsplit('/').next().unwrap()];
+        for (key, about) in table["properties"].as_object().into_iter().flatten() {
+            let shown = effective[name].get(key).is_some() || counts.contains(&format!("# {key} is left out: "));
+            assert!(shown, "[{name}] {key} ({about}) is not in {counts}");
+        }
+    }
+    assert_eq!(effective["docker"]["network"].as_str(), Some(host.network().as_str()));
+    assert_eq!(effective["retention"]["idle_sleep_secs"].as_integer(), Some(300), "as it is taken");
+    assert_eq!(effective["janitor"]["lease_secs"].as_integer(), Some(1800));
+    assert_eq!(effective["projects"]["shop"]["gate_env"]["DATABASE_URL"].as_str(), Some("***"));
+    assert!(!said.contains(OPERATOR) && !said.contains("postgresql://gate"), "{said}");
 
     let host = TestHost::prepare(Options {
         shop: "extensions = { postgres = [\"nonsense\"] }".to_owned(),
@@ -198,6 +214,34 @@ fn check_says_everything_at_once_and_where() {
     ] {
         assert!(said.contains(&line), "{line} is not in: {said}");
     }
+    // What cannot be read does not hide the rest.
+    let host = TestHost::prepare(Options {
+        sandbox: "memroy = \"1g\"\nmax_live = 0\n".to_owned(),
+        more: format!(
+            "[janitor]\nevery_secs = \"often\"\n[engines.box]\nsettings = {{ image = {image:?} }}\ngrant.image = [{image:?}]\n\
+             [engines.absent]\ncomponent = \"nowhere.wasm\"\n[projects.also]\nservices = [\"rediss\", \"box\"]\n"
+        ),
+        ..Options::default()
+    });
+    let (content, said) = check(&host);
+    assert!(!content && said.contains("error: 6 problems"), "{said}");
+    for line in [
+        format!("{}error: [sandbox] memroy: unknown field", place(&host, "memroy")),
+        format!("{}error: [sandbox] max_live: ", place(&host, "max_live")),
+        format!("{}error: [janitor] every_secs: invalid type", place(&host, "every_secs").replace(":1: ", ":14: ")),
+        format!(
+            "{}error: [engines.box] grant.image: unknown field",
+            place(&host, "grant.image").replace(":1: ", ":7: ")
+        ),
+        "error: [engines.absent]: there is no file".to_owned(),
+        "error: [projects.also] services: there is no service `rediss`".to_owned(),
+    ] {
+        assert!(said.contains(&line), "{line} is not in: {said}");
+    }
+    let text = fs::read_to_string(host.config()).unwrap();
+    fs::write(host.config(), text.replacen("[sandbox]", "[sandbox", 1)).unwrap();
+    let (content, said) = check(&host);
+    assert!(!content && said.contains("sandbar.toml:") && said.contains("error: 1 problem"), "{said}");
     // It serves nobody, and needs nobody's Docker.
     let host = TestHost::prepare(Options { docker: "host = \"unix:///nowhere\"".to_owned(), ..Options::default() });
     assert!(check(&host).0);
