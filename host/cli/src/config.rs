@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use sandbar_core::name::{AgentName, EngineSlug, Installation, Namespace, ProjectName, ServiceName};
 use sandbar_core::project::{Declared, GateValue};
 use sandbar_core::secret::SecretSource;
@@ -311,12 +311,30 @@ pub(crate) enum PrivacyMode {
     LocalOnly,
 }
 
+/// Why there is nothing to run with: what is wrong is in the configuration, and stays so until somebody changes it.
+#[derive(Debug)]
+pub(crate) struct Unusable(pub(crate) String);
+
+impl std::error::Error for Unusable {}
+
+impl std::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// The text of a file.
 ///
 /// # Errors
 /// With the file.
-pub(crate) fn text(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+pub(crate) fn text(path: &Path) -> Result<String, Unusable> {
+    std::fs::read_to_string(path).map_err(|e| {
+        let path = path.display();
+        Unusable(match e.kind() {
+            std::io::ErrorKind::NotFound => format!("there is no {path}: name the configuration with --config"),
+            _ => format!("{path} cannot be read: {e}"),
+        })
+    })
 }
 
 impl Config {
@@ -335,7 +353,7 @@ impl Config {
     pub(crate) fn parse(text: &str, path: &Path) -> Result<Self> {
         let Read { config, refused } = read(text, path)?;
         let lines: Vec<_> = refused.iter().map(|refused| refused.line(text, path)).collect();
-        if lines.is_empty() { Ok(config) } else { Err(anyhow::Error::msg(lines.join("\n"))) }
+        if lines.is_empty() { Ok(config) } else { Err(Unusable(lines.join("\n")).into()) }
     }
 
     fn resolve(&mut self, base: &Path) {

@@ -11,7 +11,7 @@ use sandbar_core::check::Grants;
 use sandbar_core::name::ServiceName;
 use toml_edit::{DocumentMut, InlineTable, Item, Table, TableLike, Value, value};
 
-use crate::config::Config;
+use crate::config::{Config, Unusable};
 
 /// What becomes of an engine's table. What is not named here stays in it.
 pub(crate) struct Admitted<'a> {
@@ -40,11 +40,11 @@ impl File {
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
         let target = fs::canonicalize(path).map_err(|e| match e.kind() {
-            ErrorKind::NotFound => anyhow!("there is no {shown}: name the configuration with --config"),
-            _ => anyhow!("{shown} cannot be read: {e}"),
+            ErrorKind::NotFound => Unusable(format!("there is no {shown}: name the configuration with --config")),
+            _ => Unusable(format!("{shown} cannot be read: {e}")),
         })?;
         if !target.is_file() {
-            bail!("{shown} is no file: name the configuration with --config");
+            return Err(Unusable(format!("{shown} is no file: name the configuration with --config")).into());
         }
         let text = crate::config::text(path)?;
         // Says what is wrong better than the other parser, and knows the keys.

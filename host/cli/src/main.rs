@@ -5,6 +5,7 @@ mod config;
 mod edit;
 mod engine;
 mod engines;
+mod help;
 mod local;
 mod reload;
 mod schema;
@@ -18,8 +19,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory as _, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
+use clap::{FromArgMatches as _, Parser, Subcommand};
+use tracing::Level;
+use tracing_subscriber::filter::{EnvFilter, FilterExt as _, filter_fn};
+use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+
+use crate::config::Unusable;
+use crate::settings::Problems;
 
 /// Throwaway databases for AI coding agents.
 #[derive(Debug, Parser)]
@@ -89,11 +95,13 @@ enum Schema {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    let cli = Cli::from_arg_matches(&help::cli().get_matches()).unwrap_or_else(|error| error.exit());
+    match run(cli) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            let of_configuration = error.chain().any(|cause| cause.is::<Unusable>() || cause.is::<Problems>());
+            if of_configuration { ExitCode::from(help::UNUSABLE) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -114,8 +122,8 @@ fn run(cli: Cli) -> Result<u8> {
             print!("{}", report.text);
             match report.problems {
                 0 => Ok(0),
-                1 => anyhow::bail!("1 problem"),
-                several => anyhow::bail!("{several} problems"),
+                1 => Err(Unusable("1 problem".to_owned()).into()),
+                several => Err(Unusable(format!("{several} problems")).into()),
             }
         }
         Command::Sweep { installation, dry_run, config } => {
@@ -140,7 +148,7 @@ fn run(cli: Cli) -> Result<u8> {
             Ok(0)
         }
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "sandbar", &mut std::io::stdout());
+            clap_complete::generate(shell, &mut help::cli(), "sandbar", &mut std::io::stdout());
             Ok(0)
         }
         Command::Logs(logs) => single()?.block_on(local::logs(logs)),
@@ -162,12 +170,9 @@ fn raise_descriptors() {
 /// Logs go to standard error: for a person on a terminal, as JSON otherwise. `RUST_LOG` chooses how much.
 fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // It would log every message, and with it passwords and tokens.
-    let filter = filter.add_directive("rmcp=error".parse().expect("a directive"));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if std::io::stderr().is_terminal() {
-        logs.init();
-    } else {
-        logs.json().init();
-    }
+    // It would log every message, and with it passwords and tokens; nobody can ask for that.
+    let quiet = filter_fn(|of| !of.target().starts_with("rmcp") || *of.level() == Level::ERROR);
+    let logs = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let logs = if std::io::stderr().is_terminal() { logs.boxed() } else { logs.json().boxed() };
+    tracing_subscriber::registry().with(logs.with_filter(filter.and(quiet))).init();
 }

@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::config::{self, Config, Listen};
+use crate::config::{self, Config, Listen, Unusable};
 use crate::reload::Reloader;
 use crate::settings;
 use crate::state::StateDir;
@@ -46,7 +46,7 @@ pub(crate) fn docker(config: &Config, names: &Names) -> Result<DockerRuntime> {
         pull: config.docker.pull_limits(),
     });
     connected.map_err(|e| match e {
-        RuntimeError::Refused(why) => anyhow!("[docker] {why}"),
+        RuntimeError::Refused(why) => Unusable(format!("[docker] {why}")).into(),
         other => other.into(),
     })
 }

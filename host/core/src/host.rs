@@ -428,6 +428,14 @@ impl Host {
         self.folders.as_deref()
     }
 
+    /// Whether the state file can be used.
+    ///
+    /// # Errors
+    /// When not, with what to do.
+    pub fn check_state_file(&self) -> Result<(), StoreError> {
+        self.store.check()
+    }
+
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }

@@ -2,7 +2,8 @@
 //! host ran. One SQLite database; every call is one transaction and is durable when it returns. Containers are not in
 //! it: Docker remembers those.
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, params};
@@ -26,6 +27,12 @@ pub enum StoreError {
          verbs are lost then, and sandboxes are given up"
     )]
     Damaged(rusqlite::Error),
+    /// It is not where it was opened.
+    #[error(
+        "the state file was moved away or replaced while the host runs, and what the host writes is lost: put it back, or \
+         restart the host to go on with what is there"
+    )]
+    Gone,
     /// There is no room for it.
     #[error("the disk that the state file is on is full: make room there")]
     Full,
@@ -134,7 +141,11 @@ pub struct WorkRow {
 }
 
 /// The state file.
-pub struct Store(Mutex<Connection>);
+pub struct Store {
+    db: Mutex<Connection>,
+    /// Where it is, and as which inode, unless it is in memory.
+    file: Option<(PathBuf, u64)>,
+}
 
 impl Store {
     /// Opens or makes it.
@@ -142,7 +153,9 @@ impl Store {
     /// # Errors
     /// When it cannot be opened, or was written by a later version.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        Self::prepare(Connection::open(path)?)
+        let store = Self::prepare(Connection::open(path)?)?;
+        let file = std::fs::metadata(path).ok().map(|found| (path.to_owned(), found.ino()));
+        Ok(Self { file, ..store })
     }
 
     /// One in memory, for tests and simulations.
@@ -170,12 +183,23 @@ impl Store {
         }
         tx.pragma_update(None, "user_version", VERSION)?;
         tx.commit()?;
-        Ok(Self(Mutex::new(connection)))
+        Ok(Self { db: Mutex::new(connection), file: None })
+    }
+
+    /// Whether it can be written, and what is written lands in the file that the next start opens.
+    ///
+    /// # Errors
+    /// When not.
+    pub fn check(&self) -> Result<(), StoreError> {
+        self.db().execute_batch("BEGIN IMMEDIATE; ROLLBACK")?;
+        let is_there =
+            |(path, inode): &(PathBuf, u64)| std::fs::metadata(path).is_ok_and(|found| found.ino() == *inode);
+        if self.file.as_ref().is_none_or(is_there) { Ok(()) } else { Err(StoreError::Gone) }
     }
 
     fn db(&self) -> MutexGuard<'_, Connection> {
         // A panic while it was held rolled its transaction back, so the connection is sound.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.db.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Every registered agent.

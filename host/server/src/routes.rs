@@ -255,8 +255,8 @@ pub(crate) fn too_large(max: usize) -> Error {
     Error::new(Code::TooLarge, format!("the body is larger than {max} bytes"), "send a smaller request")
 }
 
-/// What serves and what does not. The status says whether requests are taken; one bad engine does not change that, since
-/// the others serve, but it is listed with its reason.
+/// What serves and what does not. The status says whether requests are taken, which needs Docker and the state file; one bad
+/// engine does not change that, since the others serve, but it is listed with its reason.
 async fn readyz(State(host): State<Arc<Host>>) -> Response {
     let state = match host.health().state() {
         health::State::Starting => match host.health().unreachable().await {
@@ -281,7 +281,13 @@ async fn readyz(State(host): State<Arc<Host>>) -> Response {
         let state = if broken.pending { "pending" } else { "failed" };
         engines.insert(broken.name.clone(), json!({ "state": state, "why": broken.why }));
     }
-    let ready = state == "up";
+    let state_file = host.check_state_file().err();
+    if let Some(error) = &state_file {
+        tracing::error!(%error, "the state file cannot be used");
+    }
+    let ready = state == "up" && state_file.is_none();
+    let state_file = state_file.map_or_else(|| "ok".to_owned(), |error| error.to_string());
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, axum::Json(json!({ "ready": ready, "state": state, "engines": engines }))).into_response()
+    (status, axum::Json(json!({ "ready": ready, "state": state, "state_file": state_file, "engines": engines })))
+        .into_response()
 }

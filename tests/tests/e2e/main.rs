@@ -26,6 +26,7 @@ mod recipes;
 mod refusals;
 mod reload;
 mod restart;
+mod service;
 mod sweep;
 mod third_party;
 mod transfers;
