@@ -14,7 +14,7 @@ TEST_ENGINES := tests/engines/fixture
 THIRD_PARTY := tests/engines/mariadb tests/engines/nats
 ENGINE_BUILD = cargo run --quiet --locked --package sandbar-sdk-build --
 
-.PHONY: demo test bench soak mutants fuzz suites setup engines python build lint check e2e-newer
+.PHONY: demo test bench soak mutants fuzz suites image setup engines python build lint check e2e-newer
 
 # One selection of packages everywhere: another one has other features, and Cargo would compile wasmtime anew for it.
 demo: setup build
@@ -45,6 +45,10 @@ fuzz: engines
 suites: setup engines
 	cargo build --locked --workspace
 	@tests/suites/run.sh $(CARGO_TARGET_DIR)/suites $(CARGO_TARGET_DIR)/debug/with-sandbox
+
+# The host as a container image, sandbar:latest; BASE says what it starts from.
+image:
+	@host/image/build.sh
 
 setup:
 	@tests/setup.sh

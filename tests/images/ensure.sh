@@ -12,7 +12,7 @@ PATH="$PATH:/usr/sbin:/sbin" # where debootstrap and chroot live, even if the ca
 images=$(cd "$(dirname "$0")" && pwd)
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/sandbar"
 toml="${SANDBAR_IMAGES_TOML:-$cache/images.toml}"
-recipes=(postgres redis mongo postgres-full redis-full mariadb nats)
+recipes=(postgres redis mongo postgres-full redis-full mariadb nats debian)
 
 give_up() {
   printf 'images: %s\n' "$@" >&2

@@ -50,6 +50,8 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// Arguments of `ulimit` that it is started under.
     pub ulimit: Option<&'static str>,
+    /// A command that starts it, such as one that takes capabilities away.
+    pub under: Vec<String>,
     /// What the host does with its sandboxes when it ends.
     pub keep_on_shutdown: bool,
 }
@@ -69,6 +71,7 @@ impl Default for Options {
             engines: folder("SANDBAR_ENGINES", "engines"),
             env: Vec::new(),
             ulimit: None,
+            under: Vec::new(),
             keep_on_shutdown: false,
         }
     }
@@ -254,7 +257,14 @@ impl TestHost {
                 shell.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")]).arg(sandbar());
                 shell
             }
-            None => Command::new(sandbar()),
+            None => match self.options.under.split_first() {
+                Some((program, args)) => {
+                    let mut command = Command::new(program);
+                    command.args(args).arg(sandbar());
+                    command
+                }
+                None => Command::new(sandbar()),
+            },
         };
         command.arg(name).arg("--config").arg(self.config());
         command.env("TEST_OPERATOR", OPERATOR).env("TEST_ORCHESTRATOR", ORCHESTRATOR);

@@ -14,6 +14,7 @@ mod features;
 mod guards;
 mod harness;
 mod hostile;
+mod install;
 mod interface;
 mod janitor;
 mod kept;
