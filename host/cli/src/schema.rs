@@ -149,6 +149,7 @@ mod tests {
         for (name, page) in [
             ("README.md", include_str!("../../../README.md")),
             ("engines.md", include_str!("../../../docs/engines.md")),
+            ("operators.md", include_str!("../../../docs/operators.md")),
         ] {
             for block in page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {
                 Config::parse(block, Path::new(name)).unwrap_or_else(|e| panic!("{e}\n{block}"));

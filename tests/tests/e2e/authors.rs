@@ -1,7 +1,6 @@
 //! The author's path: making, inspecting, testing and benching engines with the binary alone, and the guide for it.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,6 +10,8 @@ use sandbar_tests::docker::{run_beside, with_label};
 use sandbar_tests::host::{fixture, image, python_engine, sandbar, sources, third_party};
 use sandbar_tests::{Options, TestHost};
 use serde_json::Value;
+
+use crate::documents;
 
 /// Runs `sandbar engine …`.
 pub(crate) fn engine(args: &[&str]) -> Output {
@@ -30,14 +31,8 @@ fn namespace() -> String {
 
 /// The mapping to the images of this machine, in a directory, for a namespace.
 fn images(dir: &Path, namespace: &str) -> String {
-    let of = |upstream: &str, local: &str| format!("{upstream:?} = {:?}\n", image(local).unwrap());
-    let full = of(&format!("{namespace}-sandbox-pg:latest"), sandbar_tests::host::FULL_PG);
-    let shipped = ["postgres:16-alpine", "redis:8-alpine", "mongo:8", "redis/redis-stack-server:latest"];
-    let upstream = shipped.into_iter().chain(["mariadb:11", "nats:2-alpine"]);
-    let table: String = upstream.map(|name| of(name, name)).collect();
     let path = dir.join("images.toml");
-    // A box runs anything that has a shell.
-    fs::write(&path, format!("[images]\n{table}{full}{}", of("debian:12-slim", "redis:8-alpine"))).unwrap();
+    fs::write(&path, documents::images(namespace)).unwrap();
     path.display().to_string()
 }
 
@@ -318,46 +313,11 @@ fn a_new_engine_takes_nothing_s_place_and_needs_a_name() {
     }
 }
 
-/// Every block of shell commands in a page.
-fn commands(page: &str) -> String {
-    let mut inside = false;
-    let mut commands = String::new();
-    for line in page.lines() {
-        match line {
-            "```sh" => inside = true,
-            "```" => inside = false,
-            line if inside => commands.extend([line, "\n"]),
-            _ => {}
-        }
-    }
-    commands
-}
-
 #[test]
 fn the_guide_works() {
     let page = fs::read_to_string(sources().join("../docs/engines.md")).unwrap();
-    let (namespace, port) = (namespace(), TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
-    let script = commands(&page).replace("guide", &namespace).replace("7070", &port.to_string());
-    assert!(script.contains("engine new") && script.contains("request_sandbox"), "{script}");
-    // Always the same directory: it is a part of how everything is compiled, which takes minutes for the first time.
-    let target = sandbar().parent().unwrap().parent().unwrap().to_owned();
-    let dir = target.join("guide");
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).unwrap();
-    images(&dir, &namespace);
-    let path = format!("{}:{}", sandbar().parent().unwrap().display(), std::env::var("PATH").unwrap());
-    // What it started ends with it, however it ends.
-    let script = format!("set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");
-    let output = Command::new("bash")
-        .args(["-c", &script])
-        .current_dir(&dir)
-        .env("PATH", path)
-        .env("CARGO_TARGET_DIR", &target)
-        .env("CARGO_NET_OFFLINE", "true")
-        .output()
-        .unwrap();
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    let namespace = namespace();
+    let out = documents::run("docs/engines.md", &page, &namespace, &[("guide", &namespace)]);
     assert_eq!(out.matches(" ok, 0 failed, ").count(), 2, "{out}");
     for said in [
         "taken out of elsewhere/sandbar.toml",
@@ -368,7 +328,6 @@ fn the_guide_works() {
         "control p99",
         "\n1\n",
     ] {
-        assert!(out.contains(said), "no {said:?} in {out}\n{err}");
+        assert!(out.contains(said), "no {said:?} in {out}");
     }
-    assert_eq!(with_label(&format!("{namespace}.sandbox=1")).unwrap(), Vec::<String>::new());
 }

@@ -9,6 +9,7 @@ mod boxes;
 mod components;
 mod connections;
 mod crash;
+mod documents;
 mod ensure;
 mod features;
 mod guards;
