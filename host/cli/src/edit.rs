@@ -7,11 +7,14 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use sandbar_core::check::Grants;
 use sandbar_core::name::ServiceName;
 use toml_edit::{DocumentMut, InlineTable, Item, Table, TableLike, Value, value};
 
 use crate::config::{Config, Unusable};
+use crate::engine::Asked;
+
+/// What some editors begin a file with.
+const MARK: char = '\u{feff}';
 
 /// What becomes of an engine's table. What is not named here stays in it.
 pub(crate) struct Admitted<'a> {
@@ -19,7 +22,7 @@ pub(crate) struct Admitted<'a> {
     pub(crate) component: &'a str,
     pub(crate) sha256: &'a str,
     pub(crate) slug: Option<&'a str>,
-    pub(crate) grants: &'a Grants,
+    pub(crate) grants: &'a Asked,
     pub(crate) settings: &'a [(String, String)],
 }
 
@@ -91,11 +94,10 @@ impl File {
         if let Some(slug) = admitted.slug {
             put(table, "slug", slug);
         }
-        let Grants { images, capabilities, data_dirs, variables } = admitted.grants;
-        let images: Vec<_> = images.iter().map(ToString::to_string).collect();
+        let Asked { images, capabilities, data_dirs, variables } = admitted.grants;
         let grant = inner(table, "grant", true).with_context(no_table)?;
         for (key, values) in
-            [("images", &images), ("capabilities", capabilities), ("data_dirs", data_dirs), ("variables", variables)]
+            [("images", images), ("capabilities", capabilities), ("data_dirs", data_dirs), ("variables", variables)]
         {
             put(grant, key, values.iter().map(String::as_str).collect::<toml_edit::Array>());
         }
@@ -156,6 +158,15 @@ impl File {
         alone.to_string().trim().to_owned()
     }
 
+    /// What is written: with the line ends of the file, and the mark that some editors put at its beginning.
+    fn changed(&self) -> String {
+        let text = self.document.to_string().replace("\r\n", "\n");
+        let text = text.trim_start_matches(MARK);
+        let ends = if self.text.contains("\r\n") { "\r\n" } else { "\n" };
+        let mark = if self.text.starts_with(MARK) { "\u{feff}" } else { "" };
+        format!("{mark}{}", text.replace('\n', ends))
+    }
+
     /// Replaces the file in one step; its mode and its owner stay. A link goes on to lead to it.
     ///
     /// # Errors
@@ -173,7 +184,7 @@ impl File {
             anyhow!("{shown} stays as it is, for nothing can be written to {dir}: {e}; run this as who may write there")
         };
         let mut new = tempfile::Builder::new().prefix(".sandbar-").tempfile_in(dir).map_err(failed)?;
-        new.write_all(self.document.to_string().as_bytes()).map_err(failed)?;
+        new.write_all(self.changed().as_bytes()).map_err(failed)?;
         let made = new.as_file().metadata().map_err(failed)?;
         if (made.uid(), made.gid()) != (before.uid(), before.gid()) {
             fchown(new.as_file(), Some(before.uid()), Some(before.gid())).map_err(failed)?;
@@ -221,8 +232,6 @@ fn visit(table: &mut Table, with: &mut impl FnMut(&mut Table)) {
 
 #[cfg(test)]
 mod tests {
-    use sandbar_core::image::ImagePattern;
-
     use super::*;
 
     fn file(text: &str) -> File {
@@ -235,12 +244,12 @@ mod tests {
 
     fn added(text: &str, settings: &[(String, String)]) -> String {
         let mut file = file(text);
-        let images = vec![ImagePattern::parse("redis:*").unwrap()];
-        let grants = Grants { images, variables: vec!["CACHE_URL".into()], ..Grants::default() };
+        let (images, variables) = (vec!["redis:*".to_owned()], vec!["CACHE_URL".to_owned()]);
+        let grants = Asked { images, variables, capabilities: Vec::new(), data_dirs: Vec::new() };
         let admitted =
             Admitted { component: "engines.d/cache.wasm", sha256: "abc", slug: None, grants: &grants, settings };
         file.admit(&name(), &admitted).unwrap();
-        let text = file.document.to_string();
+        let text = file.changed();
         let config: Config = toml::from_str(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let engine = &config.engines[&name()];
         assert_eq!(engine.sha256.as_deref(), Some("abc"), "{text}");
@@ -262,6 +271,14 @@ mod tests {
         assert_eq!(added(text, &[]), expected, "beside its like");
         let settings = [("image".to_owned(), "a \"b\"".to_owned())];
         assert!(added("", &settings).ends_with("settings = { image = 'a \"b\"' }\n"), "{}", added("", &settings));
+    }
+
+    #[test]
+    fn line_ends_and_the_mark_stay() {
+        let text = "\u{feff}# head\r\n[host]\r\nnamespace = 'x'\r\n";
+        let new = added(text, &[]);
+        assert_eq!(new, format!("{text}\r\n{}", TABLE.replace('\n', "\r\n")));
+        assert!(!added("[host]\n", &[]).contains('\r'));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use sandbar_core::check::Grants;
 use sandbar_core::engine::Engine as _;
 use sandbar_core::image::ImagePattern;
 use sandbar_core::name::{EngineSlug, Names, ServiceName};
+use sandbar_plugin::LoadReason;
 use sandbar_sdk_build::lock::{self, Lock, Pin};
 
 use crate::config::{self, Config, Plugins};
@@ -181,7 +182,19 @@ impl Engines {
             );
             return Err(Broken { name, why, pending: !has_table });
         }
-        let engine = self.host.load(&path, pin).await.map_err(|e| fail(e.to_string()))?;
+        let engine = self.host.load(&path, pin).await.map_err(|e| {
+            let todo = match e.reason {
+                LoadReason::PinMismatch { .. } if has_table => {
+                    let path = path.display();
+                    format!("; `sandbar engine add {path} --name {name} --update` shows what it would be allowed and admits it")
+                }
+                LoadReason::PinMismatch { .. } => {
+                    format!("; build it again, or `sandbar engine add {}` admits it by a table", path.display())
+                }
+                _ => String::new(),
+            };
+            fail(format!("{e}{todo}"))
+        })?;
         let descriptor = engine.descriptor();
         // Checked when it was loaded, but the table's word counts where there is a table.
         let service = if has_table { ServiceName::new(&name) } else { ServiceName::new(&descriptor.name) };

@@ -131,7 +131,7 @@ fn what_cannot_be_added_or_removed_changes_nothing_and_says_what_to_do() {
         (&["add", &dir.path().display().to_string()], &["is not a regular file", "name the `.wasm` file"]),
         (&["remove", "nothing"], &["no [engines.nothing]", "sandbar engine list"]),
         (&["remove", "postgres"], &["has no table", "engines.d/postgres.wasm", "remove that file"]),
-        (&["remove", "cache"], &["`cache` stays", "[projects.shop] services"]),
+        (&["remove", "cache"], &["`cache` stays", "take it out of [projects.shop] services first"]),
     ];
     for (args, says) in cases {
         let said = refused(&config, args);
@@ -159,14 +159,24 @@ fn an_update_changes_the_pin_and_the_grants_and_nothing_else() {
     fs::write(dir.path().join("new.wasm"), &other).unwrap();
     let before = fs::read_to_string(&config).unwrap();
     let new = dir.path().join("new.wasm").display().to_string();
-    done(&config, &["add", &new, "--name", "cache", "--update"]);
+    // What is there now is another file, and how it is admitted is told.
+    fs::copy(&new, dir.path().join("cache.wasm")).unwrap();
+    let listed = done(&config, &["list"]);
+    assert!(listed.contains("is pinned") && listed.contains("cache.wasm --name cache --update`"), "{listed}");
+    fs::copy(shipped("redis"), dir.path().join("cache.wasm")).unwrap();
+    let text = before.replace("\"redis:*\"", "\"redis:*\", \"mine:*\"");
+    fs::write(&config, &text).unwrap();
+    let said = done(&config, &["add", &new, "--name", "cache", "--update"]);
+    assert!(said.contains("grant.images keeps `mine:*`"), "{said}");
     let after = fs::read_to_string(&config).unwrap();
     let hash = sha256_hex(&other);
     for line in before.lines().filter(|line| !["component", "sha256", "grant."].iter().any(|key| line.starts_with(key)))
     {
         assert!(after.contains(line), "no {line:?} in {after}");
     }
-    for line in ["component = \"new.wasm\"", &format!("sha256 = \"{hash}\""), "grant.data_dirs = [\"/data\"]"] {
+    for line in
+        ["\"mine:*\"", "component = \"new.wasm\"", &format!("sha256 = \"{hash}\""), "grant.data_dirs = [\"/data\"]"]
+    {
         assert!(after.contains(line), "no {line:?} in {after}");
     }
     assert!(done(&config, &["list"]).contains(&hash[..12]));

@@ -1,7 +1,8 @@
 //! What whoever runs the host as a service relies on: exit codes, `/readyz`, and logs that hold no secret.
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Read};
+use std::process::{Child, Command, Stdio};
 
 use sandbar_tests::docker::docker;
 use sandbar_tests::host::{OPERATOR, ORCHESTRATOR, image, sandbar};
@@ -137,6 +138,43 @@ fn no_log_has_a_secret_whatever_is_asked_to_be_logged() {
         let line = log.iter().find(|line| line.contains(secret.as_str()));
         assert!(line.is_none(), "{secret} is in {line:?}");
     }
+}
+
+#[test]
+fn logs_are_for_people_on_a_terminal_and_json_otherwise() {
+    let host = TestHost::prepare(offline());
+    let piped = host.command();
+    let arguments =
+        |command: &Command| command.get_args().map(|a| a.to_string_lossy().into_owned()).collect::<Vec<_>>();
+    let line = format!("echo pid $$; exec {} {}", piped.get_program().display(), arguments(&piped).join(" "));
+    let mut terminal = Command::new("script");
+    terminal.args(["--quiet", "--flush", "--command", &line, "/dev/null"]);
+    terminal.envs(piped.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    // Until it listens, and then it is ended.
+    let first_lines = |mut child: Child, out: Box<dyn Read>, pid: Option<u32>| {
+        let (mut pid, mut said) = (pid, Vec::new());
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            pid = line.strip_prefix("pid ").and_then(|pid| pid.trim().parse().ok()).or(pid);
+            let listens = line.contains("listening");
+            said.push(line);
+            if listens {
+                Command::new("kill").arg(pid.unwrap().to_string()).status().unwrap();
+            }
+        }
+        child.wait().unwrap();
+        said.retain(|line| !line.starts_with("pid "));
+        said
+    };
+    let mut child = terminal.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let out = child.stdout.take().unwrap();
+    let people = first_lines(child, Box::new(out), None);
+    assert!(people.iter().any(|line| line.contains("INFO") && line.contains("listening")), "{people:?}");
+    assert!(people.iter().all(|line| serde_json::from_str::<Value>(line).is_err()), "{people:?}");
+    let mut child = host.command().stderr(Stdio::piped()).spawn().unwrap();
+    let (out, pid) = (child.stderr.take().unwrap(), child.id());
+    let programs = first_lines(child, Box::new(out), Some(pid));
+    assert!(programs.iter().any(|line| line.contains("listening")), "{programs:?}");
+    assert!(programs.iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{programs:?}");
 }
 
 #[test]

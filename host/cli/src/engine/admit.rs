@@ -18,7 +18,7 @@ use sandbar_plugin::{Artifact, LoadReason};
 
 use super::{advice, pair, plugins, scratch};
 use crate::check::allowed;
-use crate::config::Config;
+use crate::config::{Config, Grant};
 use crate::edit::{Admitted, File};
 use crate::engines::{self, Engines};
 use crate::settings::{self, Problem};
@@ -106,7 +106,8 @@ pub(crate) async fn add(args: &AddArgs) -> Result<()> {
         names: trial.names.clone(),
     };
     let author = engines::grants(&Default::default(), locked.as_ref(), &trial.names).map_err(|e| anyhow!(e))?;
-    let grants = granted(&author.images, subject.asks_for().await);
+    let asked = Asked::of(granted(&author.images, subject.asks_for().await));
+    let (grants, kept) = asked.beside(&table.grant, &trial.names);
 
     let base = file.base()?;
     let below = fs::canonicalize(&base).ok().and_then(|base| Some(path.strip_prefix(base).ok()?.to_owned()));
@@ -119,6 +120,11 @@ pub(crate) async fn add(args: &AddArgs) -> Result<()> {
     let service = catalog.services.get(&name).with_context(|| format!("`{name}` would not serve"))?;
 
     println!("{}\n\n{}\n", allowed(service).trim(), file.shown(&name));
+    for (key, values) in kept {
+        println!(
+            "grant.{key} keeps {values}, which this version does not ask for; take it out by hand if nothing needs it\n"
+        );
+    }
     if args.dry_run {
         println!("{shown} stays as it is: without --dry-run this table is written to it");
         return Ok(());
@@ -178,7 +184,15 @@ pub(crate) async fn remove(args: &RemoveArgs) -> Result<()> {
             None => bail!("there is no [engines.{name}] in {shown}; `sandbar engine list` says what there is"),
         }
     }
-    let catalog = trial.judge(file.config()?).await.with_context(|| format!("`{name}` stays in {shown}"))?;
+    let uses = trial.config.projects.iter().filter(|(_, project)| project.services.contains(name));
+    let uses: Vec<_> = uses.map(|(project, _)| format!("[projects.{project}] services")).collect();
+    let catalog = match trial.judge(file.config()?).await {
+        Ok(catalog) => catalog,
+        Err(_) if !uses.is_empty() => {
+            bail!("`{name}` stays in {shown}: take it out of {} first", uses.join(" and of "))
+        }
+        Err(e) => return Err(e.context(format!("`{name}` stays in {shown}"))),
+    };
     file.write()?;
     println!("[engines.{name}] was taken out of {shown}");
     if catalog.services.contains_key(name) {
@@ -247,6 +261,50 @@ impl Trial {
     }
 }
 
+/// What an engine is granted, as it is written.
+pub(crate) struct Asked {
+    pub(crate) images: Vec<String>,
+    pub(crate) capabilities: Vec<String>,
+    pub(crate) data_dirs: Vec<String>,
+    pub(crate) variables: Vec<String>,
+}
+
+impl Asked {
+    fn of(grants: Grants) -> Self {
+        let Grants { images, capabilities, data_dirs, variables } = grants;
+        Self { images: images.iter().map(ToString::to_string).collect(), capabilities, data_dirs, variables }
+    }
+
+    /// The same beside what a table grants already, which is the operator's word; and what of that is asked for no more.
+    fn beside(self, table: &Grant, names: &Names) -> (Self, Vec<(&'static str, String)>) {
+        let mut kept = Vec::new();
+        let mut join = |key, before: &Option<Vec<String>>, asked: Vec<String>, covers: &dyn Fn(&str, &str) -> bool| {
+            let before = before.clone().unwrap_or_default();
+            let (wanted, rest): (Vec<_>, Vec<_>) =
+                before.iter().cloned().partition(|before| asked.iter().any(|asked| covers(before, asked)));
+            if !rest.is_empty() {
+                kept.push((key, sandbar_core::error::listed(&rest)));
+            }
+            let new = asked.into_iter().filter(|asked| !wanted.iter().any(|before| covers(before, asked)));
+            let new: Vec<_> = new.collect();
+            [before, new].concat()
+        };
+        let same = |before: &str, asked: &str| before == asked;
+        let image = |before: &str, asked: &str| {
+            let before = before.replace("{namespace}", names.namespace());
+            let covers = |pattern: ImagePattern| Image::parse(asked).is_ok_and(|image| pattern.covers(&image));
+            before == asked || ImagePattern::parse(&before).is_ok_and(covers)
+        };
+        let joined = Self {
+            images: join("images", &table.images, self.images, &image),
+            capabilities: join("capabilities", &table.capabilities, self.capabilities, &same),
+            data_dirs: join("data_dirs", &table.data_dirs, self.data_dirs, &same),
+            variables: join("variables", &table.variables, self.variables, &same),
+        };
+        (joined, kept)
+    }
+}
+
 /// What is asked for; an image by its author's pattern, where one covers it.
 fn granted(author: &[ImagePattern], asked: Grants) -> Grants {
     let mut images: Vec<ImagePattern> = Vec::new();
@@ -263,7 +321,32 @@ fn granted(author: &[ImagePattern], asked: Grants) -> Grants {
 
 #[cfg(test)]
 mod tests {
+    use sandbar_core::name::Namespace;
+
     use super::*;
+
+    #[test]
+    fn what_was_granted_by_hand_stays() {
+        let list = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let names = Names::new(Namespace::new("ns").unwrap(), Installation::new("x").unwrap());
+        let asked = || Asked {
+            images: list(&["db:2", "ns-db:1", "other:1"]),
+            capabilities: list(&[]),
+            data_dirs: list(&["/data"]),
+            variables: list(&["DB_URL"]),
+        };
+        let table = Grant {
+            images: Some(list(&["db:*", "{namespace}-db:*", "mine:*"])),
+            variables: Some(list(&["MORE"])),
+            ..Grant::default()
+        };
+        let (joined, kept) = asked().beside(&table, &names);
+        assert_eq!(joined.images, ["db:*", "{namespace}-db:*", "mine:*", "other:1"]);
+        assert_eq!((joined.data_dirs, joined.variables), (list(&["/data"]), list(&["MORE", "DB_URL"])));
+        assert_eq!(kept, [("images", "`mine:*`".to_owned()), ("variables", "`MORE`".to_owned())]);
+        let (joined, kept) = asked().beside(&Grant::default(), &names);
+        assert_eq!((joined.images, kept.len()), (asked().images, 0));
+    }
 
     #[test]
     fn an_author_s_patterns_are_taken_for_what_is_asked_for_and_no_further() {

@@ -13,6 +13,8 @@ use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use sandbar_plugin::{HostError, LoadReason};
 
+pub(crate) use admit::Asked;
+
 /// What can be asked for.
 #[derive(Debug, Subcommand)]
 pub(crate) enum EngineCommand {

@@ -32,6 +32,14 @@ const IGNORED: &str = "/target\n/engines.d\n";
 /// The versions of everything that the template and the SDK depend on, as they were tested.
 const LOCK: &str = include_str!("../../../../engines/Cargo.lock");
 
+/// The longest name of a service.
+const LONGEST: usize = 32;
+/// What a crate or its type cannot be called: keywords, the crates that come with Rust, and what everybody has in scope.
+const TAKEN: &str = "abstract as async await become box break const continue crate do dyn else enum extern false final fn for \
+    gen if impl in let loop macro match mod move mut override priv pub ref return self static struct super trait true try type \
+    typeof unsafe unsized use virtual where while yield alloc core proc-macro std test err none ok option result some string vec \
+    sandbar-sdk";
+
 /// Where a crate has its copy of the SDK, with the same paths as in the sources.
 const COPY: &str = "sandbar";
 /// The SDK as it is in the sources.
@@ -115,10 +123,19 @@ struct Name {
 
 impl Name {
     fn new(name: &str) -> Result<Self> {
-        let hint = "it begins with a letter and has letters, digits and single `-`, such as `my-cache`";
+        let refuse = |why: &str| bail!("`{}` cannot be the name of an engine: {why}", sandbar_core::error::shown(name));
         let good = ServiceName::new(name).is_ok() && name.starts_with(|c: char| c.is_ascii_lowercase());
-        if !good || name.contains("--") || name == "sandbar-sdk" {
-            bail!("`{}` cannot be the name of an engine: {hint}", sandbar_core::error::shown(name));
+        if name.len() > LONGEST {
+            return refuse(&format!("it has {} characters, and a name has at most {LONGEST}", name.len()));
+        }
+        if !good || name.contains("--") {
+            return refuse("it begins with a letter and has small letters, digits and single `-`, such as `my-cache`");
+        }
+        // The crate has this name, and a type, too.
+        let imported = LIB.split_once("use sandbar_sdk::{").and_then(|(_, rest)| rest.split_once('}'));
+        let mut imported = imported.map_or("", |(names, _)| names).split(',').map(|name| name.trim().to_lowercase());
+        if TAKEN.split_whitespace().any(|taken| taken == name) || imported.any(|taken| taken == name) {
+            return refuse(&format!("it is a word of Rust or of the SDK; take another, such as `my-{name}`"));
         }
         let capital = |word: &str| word[..1].to_ascii_uppercase() + &word[1..];
         Ok(Self {
@@ -194,10 +211,17 @@ mod tests {
         let name = Name::new("my-2nd-cache").unwrap();
         let Name { kebab, camel, upper, slug } = &name;
         assert_eq!([kebab, camel, upper, slug], ["my-2nd-cache", "My2ndCache", "MY_2ND_CACHE", "my2ndcac"]);
-        for bad in ["", "2nd", "My", "a_b", "-a", "a-", "a--b", "a/b", "sandbar-sdk", &"a".repeat(33)] {
+        for bad in ["", "2nd", "My", "a_b", "-a", "a-", "a--b", "a/b"] {
             let why = Name::new(bad).err().unwrap().to_string();
             assert!(why.contains("my-cache") && !why.contains('\n'), "{why}");
         }
+        for bad in ["fn", "core", "self", "test", "result", "engine", "recipe", "sandbar-sdk"] {
+            let why = Name::new(bad).err().unwrap().to_string();
+            assert!(why.contains(&format!("take another, such as `my-{bad}`")) && !why.contains('\n'), "{why}");
+        }
+        let why = Name::new(&"a".repeat(33)).err().unwrap().to_string();
+        assert!(why.contains("33 characters") && why.contains("at most 32"), "{why}");
+        assert!(Name::new(&"a".repeat(32)).is_ok() && Name::new("my-fn").is_ok());
     }
 
     #[test]
