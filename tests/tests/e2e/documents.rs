@@ -218,3 +218,18 @@ fn every_key_of_the_configuration_is_in_the_page_for_operators() {
         }
     }
 }
+
+#[test]
+fn every_metric_is_in_the_page_for_operators() {
+    let constants = fs::read_to_string(sources().join("../host/core/src/metric.rs")).unwrap();
+    let mut told: Vec<_> = page("docs/operators.md")
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("| `sandbar_")?.split('`').next()?.to_owned()))
+        .collect();
+    let mut counted: Vec<_> =
+        constants.split("\"sandbar_").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()).collect();
+    told.sort();
+    counted.sort();
+    assert!(told.len() > 3);
+    assert_eq!(told, counted);
+}
