@@ -23,6 +23,7 @@ use crate::janitor::{Janitor, Pace};
 use crate::name::{AgentName, Names, ProjectName, ServiceName};
 use crate::owner::{Owner, Tenant};
 use crate::people::{People, Work, may_name};
+use crate::progress::Took;
 use crate::project::{Declared, GateValue, Project};
 use crate::recover::recover;
 use crate::registry::{Listener, Registry, Snapshot};
@@ -154,6 +155,9 @@ pub struct Explained {
     pub image: String,
     /// The features it would have.
     pub available_extensions: Vec<String>,
+    /// How long each step of making what is there took, in order. Empty where nothing is, and where the host did not make
+    /// it but found it when it started, or woke it.
+    pub timeline: Vec<Took>,
 }
 
 /// What an orchestrator starts an agent with.
@@ -603,7 +607,8 @@ impl Host {
                 Ok(checked) => checked.image().to_owned(),
                 Err(e) => return Err(Error::new(Code::InvalidState, format!("`{name}`: {e}"), "tell the operator")),
             };
-            explained.insert(name.clone(), Explained { action, image, available_extensions: features });
+            let timeline = held.get(name).map(|s| s.timeline.clone()).unwrap_or_default();
+            explained.insert(name.clone(), Explained { action, image, available_extensions: features, timeline });
         }
         Ok(explained)
     }
