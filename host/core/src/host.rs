@@ -12,10 +12,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::budget::Coming;
-use crate::catalog::CatalogHandle;
+use crate::catalog::{CatalogHandle, RecipeError};
 use crate::departed::Departed;
-use crate::ensure::{Change, Ensure, Limits};
+use crate::ensure::{Change, Ensure, Limits, unavailable};
 use crate::error::{Code, Error, listed};
+use crate::failure;
 use crate::folders::Folders;
 use crate::guard::{self, Admitted, Ask};
 use crate::health::Health;
@@ -23,11 +24,12 @@ use crate::janitor::{Janitor, Pace};
 use crate::name::{AgentName, Names, ProjectName, ServiceName};
 use crate::owner::{Owner, Tenant};
 use crate::people::{People, Work, may_name};
+use crate::plan;
 use crate::progress::Took;
 use crate::project::{Declared, GateValue, Project};
 use crate::recover::recover;
 use crate::registry::{Listener, Registry, Snapshot};
-use crate::runtime::{Event, Runtime};
+use crate::runtime::{Event, ExecPlan, Runtime, RuntimeError, UnitState};
 use crate::sandbox::{Evidence, Live, Want, evidence};
 use crate::store::{Store, StoreError};
 
@@ -158,6 +160,17 @@ pub struct Explained {
     /// How long each step of making what is there took, in order. Empty where nothing is, and where the host did not make
     /// it but found it when it started, or woke it.
     pub timeline: Vec<Took>,
+}
+
+/// The service's own client, for a person.
+#[derive(Serialize, JsonSchema)]
+pub struct Client {
+    /// The container in which it is run, by whoever may use its Docker.
+    pub container: String,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Variables for it, with which it is logged in as the caller's account.
+    pub env: BTreeMap<String, String>,
 }
 
 /// What an orchestrator starts an agent with.
@@ -611,6 +624,45 @@ impl Host {
             explained.insert(name.clone(), Explained { action, image, available_extensions: features, timeline });
         }
         Ok(explained)
+    }
+
+    /// How a person opens the own client of a service that the agent has.
+    ///
+    /// # Errors
+    /// The agent does not have it, or its engine names none.
+    pub async fn client(&self, agent: &AgentName, name: &ServiceName) -> Result<Client, Error> {
+        self.health.knows_what_exists()?;
+        let found = self.registry.owners_of(agent).into_iter().find_map(|owner| {
+            let live = self.registry.snapshot(&owner).live?;
+            Some((owner, live.services.get(name)?.clone()))
+        });
+        let absent = || {
+            let message = format!("you have no service `{name}` now");
+            Error::new(Code::InvalidState, message, "ask for it with `request_sandbox`, then call again")
+        };
+        let (owner, serving) = found.ok_or_else(absent)?;
+        let catalog = self.catalog.current();
+        let service = catalog.services.get(name).ok_or_else(|| unavailable(name, &catalog.why_not(name)))?;
+        let features: Vec<_> = serving.features.iter().cloned().collect();
+        let refused = |e: RecipeError| Error::new(Code::InvalidState, format!("`{name}`: {e}"), "tell the operator");
+        let checked = service.recipe(&features, owner.retains(), serving.superuser).await.map_err(refused)?;
+        let Some(client) = service.client(&checked).map_err(refused)? else {
+            let message = format!("the engine of `{name}` names no client");
+            return Err(Error::new(Code::InvalidState, message, "connect with a client of your own, by its variables"));
+        };
+        let unit = match self.runtime.inspect(&serving.id).await {
+            Ok(unit) if unit.state == UnitState::Running => unit,
+            Ok(_) | Err(RuntimeError::NotFound(_)) => return Err(absent()),
+            Err(e) => {
+                self.health.note(&e);
+                return Err(failure::runtime(&e));
+            }
+        };
+        let address = unit.address.as_deref().unwrap_or("none");
+        let plan = plan::exec(&client, &checked, serving.secrets.as_ref(), address, self.names.namespace());
+        let ExecPlan { argv, env, .. } = plan.map_err(internal)?;
+        tracing::info!(target: "audit", %agent, service = %name, "sandbox_client");
+        Ok(Client { container: serving.name.clone(), argv, env: env.into_iter().collect() })
     }
 
     /// Lets the agent's sandbox go. Having none is fine.

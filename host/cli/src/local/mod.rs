@@ -1,6 +1,7 @@
 //! A host of this user's own, without a configuration: `sandbar mcp`, `up`, `down` and `ps` find it at its socket, or start
 //! it. It is the same host as any; what is special is who writes its configuration.
 
+mod containers;
 mod link;
 mod mcp;
 mod services;
@@ -20,9 +21,10 @@ use serde_json::Value;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
+pub(crate) use containers::{Connect, Logs, connect, logs};
 use link::Link;
 pub(crate) use mcp::mcp;
-pub(crate) use services::{Down, Logs, Ps, Up, down, logs, ps, up};
+pub(crate) use services::{Down, Ps, Up, down, ps, up};
 
 /// The project of what `up` makes.
 const PROJECT: &str = "local";

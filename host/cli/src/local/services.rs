@@ -1,4 +1,4 @@
-//! `sandbar up`, `down`, `ps` and `logs`.
+//! `sandbar up`, `down` and `ps`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -54,18 +54,6 @@ pub(crate) struct Ps {
     /// As JSON.
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    place: Place,
-}
-
-/// Print what a service has logged.
-#[derive(Debug, Args)]
-pub(crate) struct Logs {
-    /// The service.
-    service: String,
-    /// How many lines.
-    #[arg(long, short = 'n', default_value_t = 100)]
-    lines: u32,
     #[command(flatten)]
     place: Place,
 }
@@ -354,7 +342,7 @@ pub(crate) async fn down(down: Down) -> Result<u8> {
     Ok(0)
 }
 
-async fn rows(link: &Link) -> Result<Vec<Value>> {
+pub(super) async fn rows(link: &Link) -> Result<Vec<Value>> {
     let mut listed = link.call(As::Operator, "list_sandboxes", &json!({})).await?;
     match listed["sandboxes"].take() {
         Value::Array(rows) => Ok(rows),
@@ -393,35 +381,4 @@ fn age(secs: u64) -> String {
         7200..=172_799 => format!("{} h", secs / 3600),
         _ => format!("{} d", secs / 86_400),
     }
-}
-
-/// The container of a service of this user.
-async fn container(home: &Home, service: &str) -> Result<String> {
-    let link = home.find().await?.context("nothing is up: `sandbar up` starts services")?;
-    let link = home.awaited(link, None).await?;
-    let mine = home.agent()?;
-    let rows = rows(&link).await?;
-    let mine: Vec<_> = rows.iter().filter(|row| row["agent"] == mine.as_str() && row["state"] == "live").collect();
-    let found = mine.iter().find(|row| row["service"] == service).and_then(|row| row["container"].as_str());
-    let Some(found) = found else {
-        let names: Vec<_> = mine.iter().filter_map(|row| row["service"].as_str()).collect();
-        bail!(
-            "`{service}` is not up: {}",
-            if names.is_empty() { "nothing is".to_owned() } else { names.join(", ") + " are" }
-        );
-    };
-    Ok(found.to_owned())
-}
-
-/// Becomes the command of Docker.
-async fn docker(args: &[String]) -> Result<u8> {
-    let status = Command::new("docker").args(args).status().await.context("the command `docker` is needed for this")?;
-    Ok(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
-}
-
-/// `sandbar logs`.
-pub(crate) async fn logs(logs: Logs) -> Result<u8> {
-    let home = Home::open(&logs.place)?;
-    let container = container(&home, &logs.service).await?;
-    docker(&["logs".to_owned(), "--tail".to_owned(), logs.lines.to_string(), container]).await
 }
