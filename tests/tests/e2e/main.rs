@@ -6,6 +6,7 @@ mod account;
 mod admit;
 mod authors;
 mod boxes;
+mod clients;
 mod components;
 mod connect;
 mod connections;
