@@ -35,6 +35,8 @@ use crate::store::{Store, StoreError};
 
 /// A call may take the pull's deadline, the slowest readiness deadline of its services, and this much more.
 const CALL_EXTRA: Duration = Duration::from_secs(60);
+/// How often one call begins again because the project was changed meanwhile.
+const CHANGES_A_CALL: usize = 8;
 /// How many units are asked at once how much memory they use.
 const MEASURED_AT_ONCE: usize = 8;
 /// Pause between two attempts to look at what exists when the host starts and the runtime is away.
@@ -504,6 +506,23 @@ impl Host {
     /// # Errors
     /// A guard's refusal, or why it could not be made.
     pub async fn request_sandbox(
+        &self,
+        agent: &AgentName,
+        services: Option<&BTreeSet<String>>,
+        extensions: &BTreeMap<String, BTreeSet<String>>,
+        listener: Option<&Listener>,
+    ) -> Result<BTreeMap<String, Evidence>, Error> {
+        for _ in 1..CHANGES_A_CALL {
+            match self.request_once(agent, services, extensions, listener).await {
+                // What is asked for is judged by what the project is now.
+                Err(e) if e == guard::project_changed() => {}
+                answer => return answer,
+            }
+        }
+        self.request_once(agent, services, extensions, listener).await
+    }
+
+    async fn request_once(
         &self,
         agent: &AgentName,
         services: Option<&BTreeSet<String>>,

@@ -1,15 +1,14 @@
 //! `sandbar connect`: the own client of a service, on pipes and on a terminal.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::process::{ChildStdin, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::io::Write as _;
+use std::process::{Output, Stdio};
 
 use sandbar_tests::docker::docker;
-use sandbar_tests::host::{image, sandbar, wait};
+use sandbar_tests::host::{image, wait};
 use serde_json::{Value, json};
 
-use crate::user::{User, exported, redis};
+use crate::user::{Terminal, User, exported, redis};
 
 /// Says this to the client of a service.
 fn say(user: &User, args: &[&str], lines: &str) -> Output {
@@ -52,45 +51,11 @@ fn what_has_no_client_says_so() {
     assert!(said.contains("names no client"), "{said}");
 }
 
-/// A command on a terminal of its own, by `script`.
-struct Terminal {
-    child: std::process::Child,
-    input: ChildStdin,
-    shown: Arc<Mutex<Vec<u8>>>,
-}
-
-impl Terminal {
-    fn open(user: &User, line: &str) -> Self {
-        let mut script = Command::new("script");
-        script.args(["--quiet", "--return", "--command", line, "/dev/null"]).envs(user.env());
-        let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let shown = Arc::new(Mutex::new(Vec::new()));
-        let to = shown.clone();
-        std::thread::spawn(move || {
-            let mut read = [0; 4096];
-            while let Ok(n @ 1..) = output.read(&mut read) {
-                to.lock().unwrap().extend_from_slice(&read[..n]);
-            }
-        });
-        Self { child, input, shown }
-    }
-
-    fn type_in(&mut self, keys: &str) {
-        self.input.write_all(keys.as_bytes()).unwrap();
-    }
-
-    fn shows(&self, text: &str) -> bool {
-        String::from_utf8_lossy(&self.shown.lock().unwrap()).contains(text)
-    }
-}
-
 #[test]
 fn on_a_terminal_a_client_has_its_size_and_its_keys() {
     let user = User::new();
     let env = exported(&user.good(&["up", "postgres"]));
-    let line = format!("stty rows 33 cols 77; '{}' connect postgres", sandbar().display());
-    let mut terminal = Terminal::open(&user, &line);
+    let mut terminal = Terminal::open(&user, "stty rows 33 cols 77; sandbar connect postgres");
     wait("the prompt", || terminal.shows("sandbox=>"));
     terminal.type_in("\\! stty size\n");
     wait("the size", || terminal.shows("33 77"));
@@ -108,7 +73,7 @@ fn on_a_terminal_a_client_has_its_size_and_its_keys() {
     terminal.type_in("\x03");
     wait("its end", || terminal.shows("canceling statement"));
     terminal.type_in("\\q\n");
-    assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
+    assert_eq!(terminal.end(), Some(0));
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod recipes;
 mod refusals;
 mod reload;
 mod restart;
+mod shell;
 mod sweep;
 mod third_party;
 mod transfers;

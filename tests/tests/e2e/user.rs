@@ -5,7 +5,8 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 
 use sandbar_tests::docker::with_label;
 use sandbar_tests::host::{sandbar, wait};
@@ -41,6 +42,15 @@ impl User {
 
     pub(crate) fn write(&self, config: &str) {
         fs::write(self.dir.path().join("config/sandbar/local.toml"), config).unwrap();
+    }
+
+    /// Has another image run in place of one.
+    pub(crate) fn run_instead(&self, upstream: &str, image: &str) {
+        let path = self.dir.path().join("config/sandbar/local.toml");
+        let config = fs::read_to_string(path).unwrap();
+        let line = format!("{upstream:?} = ");
+        let lines = config.lines().filter(|l| !l.starts_with(&line)).collect::<Vec<_>>().join("\n");
+        self.write(&format!("{lines}\n{line}{image:?}\n"));
     }
 
     pub(crate) fn home(&self) -> PathBuf {
@@ -146,4 +156,49 @@ pub(crate) fn redis(env: &BTreeMap<String, String>, line: &str) -> String {
     let mut said = String::new();
     stream.read_to_string(&mut said).unwrap();
     said
+}
+
+/// A command on a terminal of its own, by `script`.
+pub(crate) struct Terminal {
+    child: Child,
+    input: ChildStdin,
+    shown: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Terminal {
+    pub(crate) fn open(user: &User, line: &str) -> Self {
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", line, "/dev/null"]).env("TERM", "xterm").envs(user.env());
+        let path = std::env::var("PATH").unwrap_or_default();
+        script.env("PATH", format!("{}:{path}", sandbar().parent().unwrap().display()));
+        let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let to = shown.clone();
+        std::thread::spawn(move || {
+            let mut read = [0; 4096];
+            while let Ok(n @ 1..) = output.read(&mut read) {
+                to.lock().unwrap().extend_from_slice(&read[..n]);
+            }
+        });
+        Self { child, input, shown }
+    }
+
+    pub(crate) fn type_in(&mut self, keys: &str) {
+        self.input.write_all(keys.as_bytes()).unwrap();
+    }
+
+    pub(crate) fn shows(&self, text: &str) -> bool {
+        self.shown().contains(text)
+    }
+
+    /// Everything that it has shown.
+    pub(crate) fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+
+    /// Waits until the command has ended, and answers its exit code.
+    pub(crate) fn end(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
 }
