@@ -49,8 +49,8 @@ fn a_terminal_shows_a_pull_and_ctrl_c_ends_it() {
     terminal.type_in("\x03");
     assert_eq!(terminal.end(), Some(130), "{:?}", terminal.shown());
     assert!(!terminal.shows("export "), "{:?}", terminal.shown());
-    wait("nothing is left", || services(&user).is_empty());
-    assert_eq!(user.containers(), [] as [String; 0]);
+    // Nor is it waited for any more, which it would be for long.
+    assert_eq!((services(&user), user.containers()), (vec![], vec![]));
 }
 
 #[test]
