@@ -159,8 +159,8 @@ pub struct Explained {
     pub image: String,
     /// The features it would have.
     pub available_extensions: Vec<String>,
-    /// How long each step of making what is there took, in order. Empty where nothing is, and where the host did not make
-    /// it but found it when it started, or woke it.
+    /// How long each step of making or waking what is there took, in order. Empty where nothing is, and where the host found
+    /// it when it started.
     pub timeline: Vec<Took>,
 }
 

@@ -63,7 +63,7 @@ pub struct Serving {
     pub created: SystemTime,
     /// The run that it was made in: in another one, its data is gone.
     pub run: Option<String>,
-    /// How long each step of making it took. Empty where it was found, or woken.
+    /// How long each step of making or waking it took. Empty where it was found when the host started.
     pub timeline: Vec<Took>,
     /// Its work folder, for a box.
     pub work: Option<WorkFolder>,

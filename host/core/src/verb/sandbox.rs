@@ -16,7 +16,7 @@ pub(super) struct RequestSandbox {
     /// Extensions to activate, by service, beside those that the project always has.
     #[serde(default)]
     extensions: Option<Unique<String, Vec<String>>>,
-    /// Only say what would be done, and how long each step of making what is there took.
+    /// Only say what would be done, and how long each step of making or waking what is there took.
     #[serde(default)]
     explain: bool,
 }
