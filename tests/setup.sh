@@ -27,3 +27,4 @@ fi
 "$tests/registry/ensure.sh"
 "$tests/images/ensure.sh"
 "$tests/mcp/ensure.sh"
+"$tests/suites/ensure.sh" alembic

@@ -37,6 +37,21 @@ impl Descriptor {
         self.settings.push(Setting { name: name.into(), default: default.into(), summary: summary.into() });
         self
     }
+
+    /// Names the service's own client for a person, with what logs it in as the agent's account: a program of the image with
+    /// its arguments, and variables. No word may hold a space. Never put a secret into the arguments.
+    #[must_use]
+    pub fn client<'a>(
+        mut self,
+        argv: impl IntoIterator<Item = &'a str>,
+        env: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
+        let argv: Vec<_> = argv.into_iter().collect();
+        self.more.push(("client".to_owned(), argv.join(" ")));
+        let env: Vec<_> = env.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        self.more.push(("client-env".to_owned(), env.join(" ")));
+        self
+    }
 }
 
 impl Request {
@@ -95,6 +110,14 @@ mod tests {
         assert_eq!(request().setting("none"), Err(Error::Other("there is no setting `none`".to_owned())));
         let why = "invalid digit found in string".to_owned();
         assert_eq!(request().setting_as::<u32>("limit"), Err(Error::BadSetting(("limit".to_owned(), why))));
+    }
+
+    #[test]
+    fn a_client_is_two_keys_for_hosts_that_know_them() {
+        let named =
+            Descriptor::new("a", "a", "1", "A").client(["ask", "-h", "{address}"], [("PASS", "{password}"), ("B", "")]);
+        let keys = [("client", "ask -h {address}"), ("client-env", "PASS={password} B=")];
+        assert_eq!(named.more, keys.map(|(key, value)| (key.to_owned(), value.to_owned())));
     }
 
     #[test]

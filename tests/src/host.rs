@@ -544,3 +544,10 @@ pub fn wait(what: &str, mut condition: impl FnMut() -> bool) {
 pub fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
+
+/// Where what tests need from elsewhere is kept.
+pub fn cache() -> PathBuf {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home).unwrap_or_default();
+    cache.join("sandbar")
+}

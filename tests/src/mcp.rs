@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::host::cache;
 
 /// How long an answer of the client may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -59,7 +60,7 @@ impl PythonClient {
             Speaks::Legacy => ("current", "legacy"),
             Speaks::Before => ("before", "legacy"),
         };
-        let python = clients().join(client).join("bin/python");
+        let python = cache().join("mcp-clients").join(client).join("bin/python");
         assert!(python.exists(), "{} is missing: run `make setup`", python.display());
         let script = crate::host::sources().join("mcp/client.py");
         let mut child = Command::new(python)
@@ -184,12 +185,6 @@ impl Drop for PythonClient {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn clients() -> PathBuf {
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home).unwrap_or_default();
-    cache.join("sandbar/mcp-clients")
 }
 
 /// What the server answered to one message.

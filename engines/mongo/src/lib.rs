@@ -33,16 +33,22 @@ const MAX_CONNECTIONS: &str = "150";
 /// The image's own entrypoint, once there is a folder for it: the server makes none, and the one above belongs to root.
 const START: &str = "mkdir -p -m 0700 /data/db/mongo/data && exec docker-entrypoint.sh \"$@\"";
 
+/// How a person's client logs in. An address would have to be put in brackets where it is one of IPv6; here the loopback will
+/// do, since the server is the container's own and asks for the login there too.
+const CLIENT: &str = "db=connect('mongodb://'+process.env.ACCOUNT_USER+':'+process.env.ACCOUNT_PASSWORD\
+    +'@127.0.0.1:'+process.env.PORT+'/?authSource=admin')";
+
 /// The engine.
 pub struct Mongo;
 
 impl Engine for Mongo {
     fn describe() -> Descriptor {
-        Descriptor::new("mongo", "mongo", env!("CARGO_PKG_VERSION"), "MongoDB with an account of its own").setting(
-            "image",
-            "mongo:8",
-            "The image to run",
-        )
+        Descriptor::new("mongo", "mongo", env!("CARGO_PKG_VERSION"), "MongoDB with an account of its own")
+            .setting("image", "mongo:8", "The image to run")
+            .client(
+                ["mongosh", "--quiet", "--nodb", "--shell", "--eval", CLIENT],
+                [("ACCOUNT_USER", "{user}"), ("ACCOUNT_PASSWORD", "{password}"), ("PORT", "{port}")],
+            )
     }
 
     fn plan(request: Request) -> Result<Recipe, Error> {

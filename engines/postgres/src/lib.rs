@@ -37,7 +37,11 @@ impl Engine for Postgres {
         let summary = "PostgreSQL with an account and a database of its own";
         let descriptor = Descriptor::new("postgres", "pg", env!("CARGO_PKG_VERSION"), summary)
             .setting("image", "postgres:16-alpine", "The image for a sandbox without features")
-            .setting("full-image", "{namespace}-sandbox-pg:latest", "The image that holds all extensions");
+            .setting("full-image", "{namespace}-sandbox-pg:latest", "The image that holds all extensions")
+            .client(
+                ["psql", "-h", "{address}", "-p", "{port}", "-U", "{user}", "-d", "{database}"],
+                [("PGPASSWORD", "{password}")],
+            );
         FEATURES.iter().fold(descriptor, |descriptor, (name, summary)| descriptor.feature(*name, *summary))
     }
 

@@ -67,7 +67,8 @@ impl Engine for Redis {
             Descriptor::new("redis", "redis", env!("CARGO_PKG_VERSION"), "Redis with a password of its own")
                 .setting("image", "redis:8-alpine", "The image for a sandbox without features")
                 .setting("full-image", "redis/redis-stack-server:latest", "The image that holds the modules")
-                .setting("notify-keyspace-events", "", "Which keyspace events are published, such as KEA");
+                .setting("notify-keyspace-events", "", "Which keyspace events are published, such as KEA")
+                .client(["redis-cli", "-h", "{address}", "-p", "{port}"], [("REDISCLI_AUTH", "{password}")]);
         MODULES.iter().fold(descriptor, |descriptor, module| {
             descriptor.feature(module.feature, module.summary).setting(
                 module.setting,

@@ -15,10 +15,10 @@ Exit codes:
     3  the configuration cannot be used: there is none, or it has to be changed first
   130  ended by an interrupt (Ctrl-C)
   143  ended by SIGTERM (`serve` ends with 0)
-`up --exec` ends as its command does.";
+`up --exec` ends as its command does, and `connect` as the client does.";
 
 /// Every command, with what one would type.
-const EXAMPLES: [(&str, &str); 18] = [
+const EXAMPLES: [(&str, &str); 19] = [
     ("serve", "sandbar serve --config /etc/sandbar/sandbar.toml"),
     ("check", "sandbar check --config sandbar.toml"),
     ("sweep", "sandbar sweep --installation 5e0c1f9a3b7d2846 --dry-run"),
@@ -30,6 +30,7 @@ const EXAMPLES: [(&str, &str); 18] = [
     ("down", "sandbar down"),
     ("ps", "sandbar ps\nsandbar ps --json"),
     ("logs", "sandbar logs postgres -n 20"),
+    ("connect", "sandbar connect postgres\nsandbar connect postgres -- -c 'select 1'"),
     ("schema", "sandbar schema api\nsandbar schema config"),
     ("completions", "sandbar completions bash > ~/.local/share/bash-completion/completions/sandbar"),
     ("engine new", "sandbar engine new cache"),

@@ -70,6 +70,7 @@ enum Command {
     Down(local::Down),
     Ps(local::Ps),
     Logs(local::Logs),
+    Connect(local::Connect),
     /// Print a schema.
     Schema {
         /// Of what.
@@ -152,6 +153,7 @@ fn run(cli: Cli) -> Result<u8> {
             Ok(0)
         }
         Command::Logs(logs) => single()?.block_on(local::logs(logs)),
+        Command::Connect(connect) => single()?.block_on(local::connect(connect)),
         // What is wrong was printed as a result.
         Command::Engine(command) => engine::run(command).map(|is_good| u8::from(!is_good)),
     }

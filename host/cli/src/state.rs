@@ -29,6 +29,12 @@ pub(crate) struct StateDir {
     _lock: File,
 }
 
+/// Whether a process holds the directory now.
+pub(crate) fn is_held(path: &Path) -> bool {
+    let lock = File::open(path.join(LOCK));
+    lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock)))
+}
+
 impl StateDir {
     /// Opens the directory, making it if it is absent, and takes its lock.
     ///

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use crate::check::{Checked, Grants, Refusal, check};
-use crate::engine::{EngineError, Pairs, Request, SharedEngine};
+use crate::check::{self, Checked, Grants, Refusal, check};
+use crate::engine::{Command, EngineError, Pairs, Request, SharedEngine};
 use crate::error::listed;
 use crate::metric;
 use crate::name::{EngineSlug, Names, ServiceName};
@@ -110,6 +110,7 @@ impl Service {
                 if features.is_empty() { "with no feature".to_owned() } else { format!("with {}", listed(&features)) };
             let checked = self.recipe(&features, false, false).await.map_err(|e| format!("{what}: {e}"))?;
             slowest = slowest.max(checked.recipe().deadline_ms);
+            self.client(&checked).map_err(|e| format!("{what}: {e}"))?;
             work_folder = work_folder.or_else(|| checked.recipe().container.work_folder.clone());
         }
         Ok((Duration::from_millis(slowest.into()), work_folder))
@@ -138,6 +139,15 @@ impl Service {
         metric::engine_call(self.name.as_str(), &planned);
         let recipe = planned?;
         check(recipe, &request, &self.grants, &self.names)
+            .map_err(|refusal| RecipeError::Refused { service: self.name.clone(), refusal })
+    }
+
+    /// The service's own client for a person, for a container of this recipe, where the engine names one.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub fn client(&self, checked: &Checked) -> Result<Option<Command>, RecipeError> {
+        check::client(&self.engine.descriptor().more, checked, &self.names)
             .map_err(|refusal| RecipeError::Refused { service: self.name.clone(), refusal })
     }
 

@@ -103,17 +103,7 @@ const SAMPLE: &str = "x";
 /// The first thing that is wrong.
 pub fn check(recipe: Recipe, request: &Request, grants: &Grants, names: &Names) -> Result<Checked, Refusal> {
     let image = check_container(&recipe, request, grants, names)?;
-    let account = recipe.container.account.as_ref();
-    let values = Values {
-        user: account.and_then(|a| a.user.as_deref()),
-        password: account.map(|_| SAMPLE),
-        admin_password: account.filter(|a| a.admin).map(|_| SAMPLE),
-        database: account.and_then(|a| a.database.as_deref()),
-        host: Some(SAMPLE),
-        port: recipe.container.port.map(|_| "1"),
-        address: Some(SAMPLE),
-        namespace: Some(SAMPLE),
-    };
+    let values = samples(&recipe);
     let c = &recipe.container;
     environment("container.env", &c.env, template::IN_ENVIRONMENT, &values, names)?;
     for file in &c.files {
@@ -132,6 +122,46 @@ pub fn check(recipe: Recipe, request: &Request, grants: &Grants, names: &Names) 
     }
     variables(&recipe, grants, &values, names)?;
     Ok(Checked { recipe, image })
+}
+
+/// The service's own client for a person, where an engine names one in the `more` of its descriptor, as a command for a
+/// container of this recipe.
+///
+/// # Errors
+/// The first thing that is wrong with it.
+pub fn client(more: &Pairs, checked: &Checked, names: &Names) -> Result<Option<Command>, Refusal> {
+    let words = |key: &str| {
+        let Some((_, value)) = more.iter().find(|(k, _)| k == key) else { return Ok(None) };
+        at_most(key, value.chars().count(), 1_024)?;
+        Ok(Some(value.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>()))
+    };
+    let Some(argv) = words("client")? else { return Ok(None) };
+    let env = words("client-env")?.unwrap_or_default().into_iter().map(|word| match word.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => refuse("client-env", format!("`{}` is not of the form NAME=value", shown(&word))),
+    });
+    let env = env.collect::<Result<Pairs, _>>()?;
+    let values = samples(checked.recipe());
+    // Its caller gets them.
+    environment("client-env", &env, template::IN_CLIENT_ENVIRONMENT, &values, names)?;
+    let client = Command { argv, env, user: None, expect: Expectation::ExitZero, timeout_ms: *TIMEOUT_MS.end() };
+    command("client", &client, &values, names)?;
+    Ok(Some(client))
+}
+
+/// Something for each placeholder that a recipe has.
+fn samples(recipe: &Recipe) -> Values<'_> {
+    let account = recipe.container.account.as_ref();
+    Values {
+        user: account.and_then(|a| a.user.as_deref()),
+        password: account.map(|_| SAMPLE),
+        admin_password: account.filter(|a| a.admin).map(|_| SAMPLE),
+        database: account.and_then(|a| a.database.as_deref()),
+        host: Some(SAMPLE),
+        port: recipe.container.port.map(|_| "1"),
+        address: Some(SAMPLE),
+        namespace: Some(SAMPLE),
+    }
 }
 
 fn check_container(recipe: &Recipe, request: &Request, grants: &Grants, names: &Names) -> Result<String, Refusal> {
@@ -410,6 +440,32 @@ mod tests {
         match check(recipe, &testing::request(&[]), &testing::grants(), &names()) {
             Ok(_) => "accepted".to_owned(),
             Err(refusal) => refusal.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_client_is_a_command_whose_words_its_caller_may_know() {
+        let mut recipe = testing::recipe();
+        recipe.container.account.as_mut().unwrap().admin = true;
+        let checked = check(recipe, &testing::request(&[]), &testing::grants(), &names()).unwrap();
+        let named = |argv: &str, env: &str| {
+            let more = vec![("client".to_owned(), argv.to_owned()), ("client-env".to_owned(), env.to_owned())];
+            client(&more, &checked, &names()).map_err(|refusal| refusal.to_string())
+        };
+        let good = named("ask  -h {address}", "PASS={password} URL=a=b").unwrap().unwrap();
+        assert_eq!(good.argv, ["ask", "-h", "{address}"]);
+        assert_eq!(good.env, [("PASS", "{password}"), ("URL", "a=b")].map(|(k, v)| (k.to_owned(), v.to_owned())));
+        assert_eq!(client(&vec![("later".to_owned(), "x".to_owned())], &checked, &names()), Ok(None));
+        for (argv, env, why) in [
+            ("", "", "names no program"),
+            ("ask {password}", "", "{password} may not stand here"),
+            ("ask", "PASS={admin_password}", "{admin_password} may not stand here"),
+            ("ask", "PASS", "NAME=value"),
+            ("ask", "PASS={", "no placeholder"),
+            ("ask", &format!("PASS={}", "x".repeat(1_020)), "1025 are more than 1024"),
+        ] {
+            let said = named(argv, env).unwrap_err();
+            assert!(said.contains(why), "{argv} {env}: {said}");
         }
     }
 

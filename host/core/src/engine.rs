@@ -59,7 +59,7 @@ pub struct Descriptor {
     pub features: Vec<Feature>,
     /// Everything an operator may set.
     pub settings: Vec<Setting>,
-    /// Keys that later hosts may know.
+    /// Keys that came after the contract was frozen. This host knows those of [`crate::check::client`].
     pub more: Pairs,
 }
 

@@ -46,6 +46,13 @@ impl Failure {
             message.push_str("; its last line was: ");
             message.extend(last.chars().take(LAST_LINE));
         }
+        let remediate = match step.as_str() {
+            "pull" => {
+                "nothing was left behind; call again when its registry can be reached, or have the operator name another \
+                 image for it under `[images]`"
+            }
+            _ => "nothing was left behind; call again, and tell the operator when it keeps failing",
+        };
         let details = Details {
             reason: None,
             service: Some(service.to_string()),
@@ -53,7 +60,6 @@ impl Failure {
             exit_code: exit.map(|e| e.code),
             log,
         };
-        let remediate = "nothing was left behind; call again, and tell the operator when it keeps failing";
         let error = if retryable {
             Error::retry(Code::InvalidState, RETRY_PROVISION_SECS, message, remediate)
         } else {

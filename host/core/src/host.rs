@@ -12,10 +12,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::budget::Coming;
-use crate::catalog::CatalogHandle;
+use crate::catalog::{CatalogHandle, RecipeError};
 use crate::departed::Departed;
-use crate::ensure::{Change, Ensure, Limits};
+use crate::ensure::{Change, Ensure, Limits, unavailable};
 use crate::error::{Code, Error, listed};
+use crate::failure;
 use crate::folders::Folders;
 use crate::guard::{self, Admitted, Ask};
 use crate::health::Health;
@@ -23,15 +24,19 @@ use crate::janitor::{Janitor, Pace};
 use crate::name::{AgentName, Names, ProjectName, ServiceName};
 use crate::owner::{Owner, Tenant};
 use crate::people::{People, Work, may_name};
+use crate::plan;
+use crate::progress::Took;
 use crate::project::{Declared, GateValue, Project};
 use crate::recover::recover;
 use crate::registry::{Listener, Registry, Snapshot};
-use crate::runtime::{Event, Runtime};
+use crate::runtime::{Event, ExecPlan, Runtime, RuntimeError, UnitState};
 use crate::sandbox::{Evidence, Live, Want, evidence};
 use crate::store::{Store, StoreError};
 
 /// A call may take the pull's deadline, the slowest readiness deadline of its services, and this much more.
 const CALL_EXTRA: Duration = Duration::from_secs(60);
+/// How often one call begins again because the project was changed meanwhile.
+const CHANGES_A_CALL: usize = 8;
 /// How many units are asked at once how much memory they use.
 const MEASURED_AT_ONCE: usize = 8;
 /// Pause between two attempts to look at what exists when the host starts and the runtime is away.
@@ -154,6 +159,20 @@ pub struct Explained {
     pub image: String,
     /// The features it would have.
     pub available_extensions: Vec<String>,
+    /// How long each step of making or waking what is there took, in order. Empty where nothing is, and where the host found
+    /// it when it started.
+    pub timeline: Vec<Took>,
+}
+
+/// The service's own client, for a person.
+#[derive(Serialize, JsonSchema)]
+pub struct Client {
+    /// The container in which it is run, by whoever may use its Docker.
+    pub container: String,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Variables for it, with which it is logged in as the caller's account.
+    pub env: BTreeMap<String, String>,
 }
 
 /// What an orchestrator starts an agent with.
@@ -501,6 +520,23 @@ impl Host {
         extensions: &BTreeMap<String, BTreeSet<String>>,
         listener: Option<&Listener>,
     ) -> Result<BTreeMap<String, Evidence>, Error> {
+        for _ in 1..CHANGES_A_CALL {
+            match self.request_once(agent, services, extensions, listener).await {
+                // What is asked for is judged by what the project is now.
+                Err(e) if e == guard::project_changed() => {}
+                answer => return answer,
+            }
+        }
+        self.request_once(agent, services, extensions, listener).await
+    }
+
+    async fn request_once(
+        &self,
+        agent: &AgentName,
+        services: Option<&BTreeSet<String>>,
+        extensions: &BTreeMap<String, BTreeSet<String>>,
+        listener: Option<&Listener>,
+    ) -> Result<BTreeMap<String, Evidence>, Error> {
         let admission = self.admit(agent, services, extensions).await?;
         let Admitted { want, asked } = &admission.admitted;
         let parts = self.parts(agent, &admission);
@@ -611,9 +647,49 @@ impl Host {
                 Ok(checked) => checked.image().to_owned(),
                 Err(e) => return Err(Error::new(Code::InvalidState, format!("`{name}`: {e}"), "tell the operator")),
             };
-            explained.insert(name.clone(), Explained { action, image, available_extensions: features });
+            let timeline = held.get(name).map(|s| s.timeline.clone()).unwrap_or_default();
+            explained.insert(name.clone(), Explained { action, image, available_extensions: features, timeline });
         }
         Ok(explained)
+    }
+
+    /// How a person opens the own client of a service that the agent has.
+    ///
+    /// # Errors
+    /// The agent does not have it, or its engine names none.
+    pub async fn client(&self, agent: &AgentName, name: &ServiceName) -> Result<Client, Error> {
+        self.health.knows_what_exists()?;
+        let found = self.registry.owners_of(agent).into_iter().find_map(|owner| {
+            let live = self.registry.snapshot(&owner).live?;
+            Some((owner, live.services.get(name)?.clone()))
+        });
+        let absent = || {
+            let message = format!("you have no service `{name}` now");
+            Error::new(Code::InvalidState, message, "ask for it with `request_sandbox`, then call again")
+        };
+        let (owner, serving) = found.ok_or_else(absent)?;
+        let catalog = self.catalog.current();
+        let service = catalog.services.get(name).ok_or_else(|| unavailable(name, &catalog.why_not(name)))?;
+        let features: Vec<_> = serving.features.iter().cloned().collect();
+        let refused = |e: RecipeError| Error::new(Code::InvalidState, format!("`{name}`: {e}"), "tell the operator");
+        let checked = service.recipe(&features, owner.retains(), serving.superuser).await.map_err(refused)?;
+        let Some(client) = service.client(&checked).map_err(refused)? else {
+            let message = format!("the engine of `{name}` names no client");
+            return Err(Error::new(Code::InvalidState, message, "connect with a client of your own, by its variables"));
+        };
+        let unit = match self.runtime.inspect(&serving.id).await {
+            Ok(unit) if unit.state == UnitState::Running => unit,
+            Ok(_) | Err(RuntimeError::NotFound(_)) => return Err(absent()),
+            Err(e) => {
+                self.health.note(&e);
+                return Err(failure::runtime(&e));
+            }
+        };
+        let address = unit.address.as_deref().unwrap_or("none");
+        let plan = plan::exec(&client, &checked, serving.secrets.as_ref(), address, self.names.namespace());
+        let ExecPlan { argv, env, .. } = plan.map_err(internal)?;
+        tracing::info!(target: "audit", %agent, service = %name, "sandbox_client");
+        Ok(Client { container: serving.name.clone(), argv, env: env.into_iter().collect() })
     }
 
     /// Lets the agent's sandbox go. Having none is fine.

@@ -31,12 +31,12 @@ pub(crate) fn sleep_grace(unit_has_folder: bool) -> Duration {
 }
 
 /// How a container that exists is taken in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TakeIn {
+#[derive(Clone, Copy)]
+pub(crate) enum TakeIn<'a> {
     /// It has been serving: it is probed and verified, for at most this long.
     Serving(Duration),
     /// It was asleep: it becomes ready and is set up as a new one.
-    Woken,
+    Woken(&'a ProgressSink),
 }
 
 /// Why an existing container was not taken in.
@@ -182,6 +182,9 @@ impl Ensure {
         superuser: bool,
         cancel: &CancellationToken,
     ) -> Result<Serving, Error> {
+        // Nobody hears of it, but it is told later how long it took.
+        let progress = ProgressSink::silent();
+        progress.step("start", "");
         let unit = match self.runtime.resume(&unit.id).await {
             Ok(unit) => unit,
             Err(e) => {
@@ -197,8 +200,8 @@ impl Ensure {
         let woken = tokio::select! {
             biased;
             () = cancel.cancelled() => Err(failure::released()),
-            woken = self.take_in(&unit, owner, service, features, superuser, TakeIn::Woken) => match woken {
-                Ok(serving) => return Ok(serving),
+            woken = self.take_in(&unit, owner, service, features, superuser, TakeIn::Woken(&progress)) => match woken {
+                Ok(serving) => return Ok(Serving { timeline: progress.done(), ..serving }),
                 Err(Not::Known(e)) => Err(self.noted(&e)),
                 Err(Not::Fit(why)) => Err(Failure::new(&service.name, "wake", why).into_error()),
             },
@@ -252,7 +255,7 @@ impl Ensure {
         service: &Service,
         features: BTreeSet<String>,
         superuser: bool,
-        how: TakeIn,
+        how: TakeIn<'_>,
     ) -> Result<Serving, Not> {
         let list: Vec<_> = features.iter().cloned().collect();
         let checked = service.recipe(&list, owner.retains(), superuser).await.map_err(|e| e.to_string())?;
@@ -287,11 +290,14 @@ impl Ensure {
             secrets: secrets.as_ref(),
             folder: folder.as_ref(),
             unit: &unit,
-            progress: &ProgressSink::silent(),
+            progress: match how {
+                TakeIn::Serving(_) => &ProgressSink::silent(),
+                TakeIn::Woken(progress) => progress,
+            },
         };
         let good = match how {
             TakeIn::Serving(patience) => confirm.still_good(patience).await,
-            TakeIn::Woken => confirm.confirm().await,
+            TakeIn::Woken(_) => confirm.confirm().await,
         };
         // What an earlier host ran has nobody to end it any more.
         if let (Ok(_), TakeIn::Serving(_), Some(_)) = (&good, how, &folder)

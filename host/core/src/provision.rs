@@ -182,9 +182,9 @@ impl Maker<'_> {
         let serving = Serving {
             name,
             created: SystemTime::now(),
+            timeline: progress.done(),
             ..serving(&unit, &checked, secrets, features, note.superuser, folder.zip(user))
         };
-        progress.done();
         Ok(Made { id: unit.id, serving })
     }
 
@@ -227,6 +227,7 @@ pub fn serving(
         variables: recipe.variables.clone(),
         created: unit.created,
         run: unit.run.clone(),
+        timeline: Vec::new(),
         work: work.map(|(folder, user)| WorkFolder { folder, user, networked: unit.address.is_some() }),
     }
 }

@@ -11,6 +11,7 @@ use crate::engine::{Account, Variable};
 use crate::folders::{Folder, Ids};
 use crate::name::{Names, ProjectName, ServiceName};
 use crate::plan::{self, FillError, Secrets};
+use crate::progress::Took;
 
 /// What a call wants: the whole opted-in set of a project, with features.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +63,8 @@ pub struct Serving {
     pub created: SystemTime,
     /// The run that it was made in: in another one, its data is gone.
     pub run: Option<String>,
+    /// How long each step of making or waking it took. Empty where it was found when the host started.
+    pub timeline: Vec<Took>,
     /// Its work folder, for a box.
     pub work: Option<WorkFolder>,
 }

@@ -49,6 +49,8 @@ pub const IN_FILE: &[Placeholder] = &[User, Database, Port, Namespace];
 pub const IN_ARGV: &[Placeholder] = &[Address, Port, User, Database];
 /// In the environment of a command.
 pub const IN_EXEC_ENVIRONMENT: &[Placeholder] = &[User, Password, AdminPassword, Database, Port, Address, Namespace];
+/// In the environment of a client: what its caller is told.
+pub const IN_CLIENT_ENVIRONMENT: &[Placeholder] = &[User, Password, Database, Port, Address, Namespace];
 /// In what the agent gets: never the administrator's password.
 pub const IN_VARIABLE: &[Placeholder] = &[User, Password, Database, Host, Port, Namespace];
 

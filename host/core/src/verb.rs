@@ -28,7 +28,7 @@ use people::{
     AgentGone, BeginWork, EndWork, ListAgents, ListSandboxes, RegisterAgent, RemoveAgent, RotateToken, SetProject,
     SetSwitch, SpawnEnv,
 };
-use sandbox::{ReleaseSandbox, RenewSandbox, RequestSandbox, SandboxStatus};
+use sandbox::{ReleaseSandbox, RenewSandbox, RequestSandbox, SandboxClient, SandboxStatus};
 
 /// A verb being done.
 type Running<'a> = BoxFuture<'a, Result<Value, Error>>;
@@ -93,6 +93,12 @@ pub const VERBS: &[Verb] = &[
     verb::<ReleaseSandbox>("release_sandbox", &[Agent], "Give your sandbox back. Its data is gone then."),
     verb::<SandboxStatus>("sandbox_status", &[Agent], "See what you have: services, extensions, age and lease."),
     verb::<RenewSandbox>("renew_sandbox", &[Agent], "Start the lease of your sandbox anew, as any other call does."),
+    verb::<SandboxClient>(
+        "sandbox_client",
+        &[Agent],
+        "Learn how to open the own client of a service that you have (such as a shell for its queries) in its container, \
+         where you may use Docker there.",
+    ),
     in_box::<RunCommand>(
         "run_command",
         "Run a command in your box, and get its exit code and output. It ends when you go away.",

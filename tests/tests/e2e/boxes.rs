@@ -667,13 +667,20 @@ fn a_retained_database_keeps_its_rows_and_its_password() {
         (evidence, postgres::Client::connect(&url, postgres::NoTls).unwrap())
     };
     let rows = |db: &mut postgres::Client| db.query_one("select count(*) from t", &[]).unwrap().get::<_, i64>(0);
+    let steps = |client: &Client| {
+        let explained = client.call("request_sandbox", &json!({ "services": ["postgres"], "explain": true }));
+        let timeline = explained.evidence()["postgres"]["timeline"].as_array().unwrap().clone();
+        timeline.iter().map(|row| row["step"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
     let (first, mut db) = connect(&agent);
+    assert_eq!(steps(&agent), ["plan", "create", "start", "ready", "setup"]);
     db.batch_execute("create table t (a int); insert into t values (1), (2)").unwrap();
     drop(db);
     agent.call("release_sandbox", &json!({})).evidence();
     assert_eq!(states(&host, "kept"), ["exited"]);
 
     let (second, mut db) = connect(&agent);
+    assert_eq!(steps(&agent), ["plan", "start", "ready", "setup"], "it was woken");
     assert_eq!(rows(&mut db), 2);
     assert_eq!(second["postgres"]["password"], first["postgres"]["password"]);
     assert_ne!(second["redis"]["password"], first["redis"]["password"]);
@@ -683,6 +690,7 @@ fn a_retained_database_keeps_its_rows_and_its_password() {
     host.up().unwrap();
     let agent = host.nobody().with_token(agent.token().unwrap());
     let (third, mut db) = connect(&agent);
+    assert_eq!(steps(&agent), [] as [&str; 0], "it was found");
     assert_eq!((rows(&mut db), &third["postgres"]["password"]), (2, &first["postgres"]["password"]));
     drop(db);
 

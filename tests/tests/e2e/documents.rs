@@ -16,7 +16,8 @@ use sandbar_tests::host::{FULL_PG, image, sandbar, sources};
 const NOT_RUN: &str = "# not run by the tests: ";
 
 /// Pages with commands, and how many of their blocks are not run.
-const PAGES: [(&str, usize); 3] = [("README.md", 2), ("docs/engines.md", 0), ("docs/operators.md", 3)];
+const PAGES: [(&str, usize); 4] =
+    [("README.md", 2), ("docs/agents.md", 0), ("docs/engines.md", 0), ("docs/operators.md", 3)];
 
 /// A page, as a script whose lines are where they are in the page.
 struct Script {
@@ -194,6 +195,17 @@ fn the_commands_for_operators_work() {
         "sandbar_requests_total{verb=",
         "\"be-dev-1\"",
     ] {
+        assert!(out.contains(said), "no {said:?} in {out}");
+    }
+}
+
+#[test]
+fn the_commands_for_agents_work() {
+    let ns = format!("d{:x}a", std::process::id());
+    let (quoted, prefix) = (format!("namespace = {ns:?}"), format!("{}_SANDBOX_", ns.to_uppercase()));
+    let rename = [("namespace = \"sandbar\"", quoted.as_str()), ("SANDBAR_SANDBOX_", &prefix)];
+    let out = run("docs/agents.md", &page("docs/agents.md"), &ns, &rename);
+    for said in ["\"retryable\":false", "INSERT 0 1", "\"exit_code\":0", "\"content\":\"hello\\n\""] {
         assert!(out.contains(said), "no {said:?} in {out}");
     }
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::thread;
 
 use sandbar_tests::docker::docker;
-use sandbar_tests::host::{fixture, wait};
+use sandbar_tests::host::{fixture, image, wait};
 use sandbar_tests::{Options, TestHost};
 use serde_json::{Value, json};
 
@@ -237,12 +237,36 @@ fn explain_makes_nothing() {
     assert_eq!(
         explained.evidence(),
         &json!({ "redis": {
-            "action": "make", "image": "redis/redis-stack-server:latest", "available_extensions": ["search"]
+            "action": "make", "image": "redis/redis-stack-server:latest", "available_extensions": ["search"], "timeline": []
         } })
     );
     assert_eq!(host.containers(), Vec::<String>::new());
     agent.call("request_sandbox", &json!({})).evidence();
     assert_eq!(agent.call("request_sandbox", &json!({ "explain": true })).evidence()["redis"]["action"], "keep");
+}
+
+#[test]
+fn a_timeline_says_where_a_start_went() {
+    let host = TestHost::start_with(fixture(""));
+    let agent = host.developer("dev-1");
+    let ask = json!({ "extensions": { "fixture": ["good"] } });
+    let begun = std::time::Instant::now();
+    agent.call("request_sandbox", &ask).evidence();
+    let whole = begun.elapsed().as_millis();
+    let explain = || agent.call("request_sandbox", &json!({ "explain": true })).evidence()["fixture"].clone();
+    let explained = explain();
+    assert_eq!(explained["action"], "keep");
+    let timeline = explained["timeline"].as_array().unwrap();
+    let steps: Vec<_> =
+        timeline.iter().map(|row| (row["step"].as_str().unwrap(), row["what"].as_str().unwrap())).collect();
+    let image = image("redis:8-alpine").unwrap();
+    let expected = [("plan", ""), ("create", &image), ("start", &image), ("ready", ""), ("verify", "confirm good")];
+    assert_eq!(steps, expected);
+    let ms: Vec<_> = timeline.iter().map(|row| u128::from(row["ms"].as_u64().unwrap())).collect();
+    assert!(ms.iter().sum::<u128>() <= whole && ms[1] + ms[2] + ms[3] > 0, "{ms:?} of {whole}");
+    // It is of the container that is there: a hit changes nothing of it, and no other call is told.
+    assert!(agent.call("request_sandbox", &json!({})).evidence()["fixture"].get("timeline").is_none());
+    assert_eq!(explain(), explained);
 }
 
 #[test]

@@ -1,154 +1,17 @@
 //! The host of one user: `up`, `down`, `ps`, `logs`, and `mcp` over standard input and output.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use sandbar_tests::docker::{docker, with_label};
+use sandbar_tests::Options;
+use sandbar_tests::docker::docker;
 use sandbar_tests::host::{image, sandbar, wait};
 use sandbar_tests::mcp::{PythonClient, Speaks};
-use sandbar_tests::{Options, TestHost};
 use serde_json::{Value, json};
 
-/// A user who has never configured anything, but for where the images and the engines are.
-struct User {
-    dir: tempfile::TempDir,
-    namespace: String,
-}
-
-impl User {
-    fn new() -> Self {
-        Self::with("")
-    }
-
-    fn with(more: &str) -> Self {
-        // For its namespace, and the images that go with it.
-        let host = TestHost::prepare(Options { more: String::new(), ..Options::default() });
-        let (_, images) =
-            fs::read_to_string(host.config()).unwrap().split_once("[images]").map(|(_, i)| ((), i.to_owned())).unwrap();
-        let dir = tempfile::Builder::new().prefix("sandbar-test-").tempdir().unwrap();
-        let user = Self { dir, namespace: host.namespace.clone() };
-        fs::create_dir_all(user.dir.path().join("config/sandbar")).unwrap();
-        let engines = Options::default().engines;
-        user.write(&format!(
-            "[host]\nnamespace = {:?}\n[plugins]\ndir = {engines:?}\n{more}\n[images]{images}",
-            user.namespace
-        ));
-        user
-    }
-
-    fn write(&self, config: &str) {
-        fs::write(self.dir.path().join("config/sandbar/local.toml"), config).unwrap();
-    }
-
-    fn home(&self) -> PathBuf {
-        self.dir.path().join("home")
-    }
-
-    fn env(&self) -> BTreeMap<String, String> {
-        let path = |name: &str| self.dir.path().join(name).display().to_string();
-        [
-            ("HOME", path("")),
-            ("XDG_CONFIG_HOME", path("config")),
-            ("SANDBAR_HOME", path("home")),
-            ("USER", "tester".to_owned()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into()
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(sandbar());
-        command.args(args).envs(self.env()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    /// What it prints when it succeeds.
-    fn good(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// What it says when it fails.
-    fn bad(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
-        assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
-        String::from_utf8(output.stderr).unwrap()
-    }
-
-    fn rows(&self) -> Vec<Value> {
-        serde_json::from_str(&self.good(&["ps", "--json"])).unwrap()
-    }
-
-    fn containers(&self) -> Vec<String> {
-        let left = with_label(&format!("{}.sandbox=1", self.namespace)).unwrap();
-        // Its network stays.
-        left.into_iter().filter(|left| left.starts_with("container")).collect()
-    }
-
-    /// The process of its host.
-    fn host(&self) -> Option<u32> {
-        let config = self.home().join("sandbar.toml").display().to_string();
-        let is_it = |pid: &u32| {
-            let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.split('\0').any(|arg| arg == "serve") && line.contains(&config)
-        };
-        let all = fs::read_dir("/proc").unwrap().flatten();
-        all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_it)
-    }
-
-    fn kill(&self) {
-        let pid = self.host().unwrap();
-        Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap();
-        wait("it is gone", || self.host().is_none());
-    }
-}
-
-impl Drop for User {
-    fn drop(&mut self) {
-        let _ = self.command(&["down"]).output();
-        if let Some(pid) = self.host() {
-            let _ = Command::new("kill").args(["-TERM", &pid.to_string()]).status();
-        }
-        if !std::thread::panicking() {
-            wait("nothing is left", || self.containers().is_empty() && self.host().is_none());
-        }
-        let network = format!("{}_default", self.namespace);
-        let _ = Command::new("docker")
-            .args(["network", "rm", &network])
-            .stderr(Stdio::null())
-            .stdout(Stdio::null())
-            .status();
-    }
-}
-
-/// The variables that `up` has printed, as a shell reads them.
-fn exported(printed: &str) -> BTreeMap<String, String> {
-    let output = Command::new("env").arg("-i").args(["sh", "-c", &format!("{printed}env")]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().filter_map(|line| line.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
-}
-
-/// Logs in to the Redis of these variables and asks it something.
-fn redis(env: &BTreeMap<String, String>, line: &str) -> String {
-    let (rest, address) = env["REDIS_URL"].rsplit_once('@').unwrap();
-    let password = rest.rsplit_once(':').unwrap().1;
-    let mut stream = TcpStream::connect(address.trim_end_matches("/0")).unwrap();
-    write!(stream, "AUTH {password}\r\n{line}\r\nQUIT\r\n").unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
-    said
-}
+use crate::user::{User, exported, redis};
 
 fn signal(child: &Child, signal: &str) {
     Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();

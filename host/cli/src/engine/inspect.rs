@@ -90,7 +90,7 @@ fn raw(file: &Path, facts: &mut Facts) {
 }
 
 fn describe(descriptor: &Descriptor, facts: &mut Facts) {
-    let Descriptor { name, slug, version, summary, features, settings, .. } = descriptor;
+    let Descriptor { name, slug, version, summary, features, settings, more } = descriptor;
     let mut add = |name, value| facts.push((name, value));
     add("name", json!(name));
     add("slug", json!(slug));
@@ -100,6 +100,10 @@ fn describe(descriptor: &Descriptor, facts: &mut Facts) {
     add("features", features.collect());
     let settings = settings.iter().map(|s| json!({ "name": s.name, "default": s.default, "summary": s.summary }));
     add("settings", settings.collect());
+    // What this host knows no key of is for another one.
+    if let Some((_, client)) = more.iter().find(|(key, _)| key == "client") {
+        add("client", json!(client));
+    }
 }
 
 /// Every image of its recipes with the defaults, as the engine writes them; or why it gives none.

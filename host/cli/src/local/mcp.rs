@@ -1,7 +1,7 @@
 //! `sandbar mcp`: MCP over standard input and output, for editors. Every line is a message that is handed to the host as it
 //! is, and every message of the host's answer is a line; what the tools are is the host's to say.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::services::opt_in;
+use super::services::{opt_in, opt_out};
 use super::{Home, Link};
 use crate::local::link::Messages;
 
@@ -112,8 +112,9 @@ async fn exchange(
 ) -> Result<()> {
     // It may have been ended since.
     let link = home.host().await?;
+    let mut added = BTreeSet::new();
     if message["method"] == "tools/call" && message["params"]["name"] == "request_sandbox" {
-        prepare(home, &link, &message["params"]["arguments"]).await?;
+        added = prepare(home, &link, &message["params"]["arguments"]).await?;
     }
     let (session, version) = {
         let client = client.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,6 +140,11 @@ async fn exchange(
             client.session = session.clone();
             client.version = answer.pointer("/result/protocolVersion").and_then(Value::as_str).map(str::to_owned);
         }
+        if !added.is_empty()
+            && serde_json::from_slice::<Value>(&answer).is_ok_and(|answer| answer["result"]["isError"] == true)
+        {
+            opt_out(home, &link, &added).await?;
+        }
         if lines.send(answer).await.is_err() {
             break;
         }
@@ -146,8 +152,9 @@ async fn exchange(
     Ok(())
 }
 
-/// This user is the operator of the host as well: what their agent names is what the project opts in to.
-async fn prepare(home: &Home, link: &Link, arguments: &Value) -> Result<()> {
+/// This user is the operator of the host as well: what their agent names is what the project opts in to. Answers what it had
+/// not.
+async fn prepare(home: &Home, link: &Link, arguments: &Value) -> Result<BTreeSet<String>> {
     let names = arguments["services"].as_array().into_iter().flatten();
     let names: Vec<_> = names.filter_map(Value::as_str).map(str::to_owned).collect();
     opt_in(home, link, &names).await

@@ -1,8 +1,10 @@
 //! A host of this user's own, without a configuration: `sandbar mcp`, `up`, `down` and `ps` find it at its socket, or start
 //! it. It is the same host as any; what is special is who writes its configuration.
 
+mod containers;
 mod link;
 mod mcp;
+mod progress;
 mod services;
 
 use std::fs;
@@ -20,9 +22,11 @@ use serde_json::Value;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
+use crate::state;
+pub(crate) use containers::{Connect, Logs, connect, logs};
 use link::Link;
 pub(crate) use mcp::mcp;
-pub(crate) use services::{Down, Logs, Ps, Up, down, logs, ps, up};
+pub(crate) use services::{Down, Ps, Up, down, ps, up};
 
 /// The project of what `up` makes.
 const PROJECT: &str = "local";
@@ -30,6 +34,8 @@ const PROJECT: &str = "local";
 const EXEC_PROJECT: &str = "local-exec";
 /// How long a host may take until it answers. The first time it compiles the engines.
 const START_DEADLINE: Duration = Duration::from_secs(120);
+/// The host's own directory, in that of the user's host.
+const STATE: &str = "state";
 /// Pause between two tries to reach a host that starts.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// What is made stays until it is asked to go: the longest lease there is, a year.
@@ -162,7 +168,7 @@ impl Home {
     async fn awaited(&self, link: Link, mut started: Option<(Child, u64)>) -> Result<Link> {
         let until = Instant::now() + START_DEADLINE;
         loop {
-            let state = match link.get("/readyz").await {
+            let says = match link.get("/readyz").await {
                 Ok(ready) if ready["ready"] == Value::Bool(true) => return Ok(link),
                 Ok(ready) => ready["state"].as_str().unwrap_or_default().to_owned(),
                 Err(_) => String::new(),
@@ -170,12 +176,17 @@ impl Home {
             if let Some((child, from)) = &mut started
                 && let Some(status) = child.try_wait()?
             {
-                bail!("the host did not start ({status}): {}", self.last_words(*from));
+                // One that was started just before, by somebody who did not wait for it, is on its way.
+                if !state::is_held(&self.dir.join(STATE)) {
+                    bail!("the host did not start ({status}): {}", self.last_words(*from));
+                }
+                started = None;
             }
-            if state.contains("not reachable") {
-                bail!("{state}\nStart Docker, for example with `systemctl start docker`, and try again");
+            if says.contains("not reachable") {
+                bail!("{says}\nStart Docker, for example with `systemctl start docker`, and try again");
             }
-            if started.is_none() && state.is_empty() && self.find().await?.is_none() {
+            let absent = started.is_none() && says.is_empty() && self.find().await?.is_none();
+            if absent && !state::is_held(&self.dir.join(STATE)) {
                 bail!("the host has just ended");
             }
             if Instant::now() >= until {
@@ -237,7 +248,7 @@ impl Home {
         let token = |who: As| toml::Value::Table([("file".to_owned(), who.file().into())].into_iter().collect());
         let listen = format!("unix:{}", self.socket().display());
         set("host", "listen", vec![toml::Value::from(listen)].into())?;
-        set("host", "state_dir", "state".into())?;
+        set("host", "state_dir", STATE.into())?;
         set("host", "operator_token", token(As::Operator))?;
         set("sandbox", "enabled", true.into())?;
         set("docker", "publish", "loopback".into())?;

@@ -1,10 +1,11 @@
-//! `sandbar up`, `down`, `ps` and `logs`.
+//! `sandbar up`, `down` and `ps`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -13,7 +14,9 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
+use super::progress::Shown;
 use super::{As, EXEC_PROJECT, Home, LOOK_AGAIN, Link, PROJECT, Place, private};
 
 /// How many `up --exec` can be at work at once.
@@ -58,38 +61,70 @@ pub(crate) struct Ps {
     place: Place,
 }
 
-/// Print what a service has logged.
-#[derive(Debug, Args)]
-pub(crate) struct Logs {
-    /// The service.
-    service: String,
-    /// How many lines.
-    #[arg(long, short = 'n', default_value_t = 100)]
-    lines: u32,
-    #[command(flatten)]
-    place: Place,
+/// The services that the local project opted in to. Two at once must not lose what the other one added.
+struct Chosen {
+    path: PathBuf,
+    services: BTreeSet<String>,
+    _lock: fs::File,
 }
 
-/// Has the local project opt in to services, besides those it has.
-pub(super) async fn opt_in(home: &Home, link: &Link, services: &[String]) -> Result<()> {
-    // Two at once must not lose what the other one added.
-    let path = home.dir.join("services.json");
-    let lock = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(home.dir.join("services.lock"))?;
-    let lock = tokio::task::spawn_blocking(move || flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
-    let _lock = lock.await??;
-    let had: BTreeSet<String> =
-        fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-    let known = known(link).await?;
-    let mut wanted = had.clone();
-    // What nobody knows is refused by the host, in its own words.
-    wanted.extend(services.iter().filter(|name| known.contains(*name)).cloned());
-    wanted.retain(|name| known.contains(name));
-    if wanted.is_empty() && services.is_empty() {
-        wanted = known;
+impl Chosen {
+    async fn open(home: &Home) -> Result<Self> {
+        let path = home.dir.join("services.json");
+        let lock = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(home.dir.join("services.lock"))?;
+        let lock = tokio::task::spawn_blocking(move || flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
+        let lock = lock.await??;
+        let services = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        Ok(Self { path, services, _lock: lock })
     }
-    link.call(As::Operator, "set_project", &json!({ "project": PROJECT, "services": wanted })).await?;
+
+    async fn save(&self, link: &Link) -> Result<()> {
+        link.call(As::Operator, "set_project", &json!({ "project": PROJECT, "services": self.services })).await?;
+        private(&self.path, serde_json::to_string(&self.services)?.as_bytes())
+    }
+}
+
+/// Has the local project opt in to services, besides those it has. Answers what it had not.
+pub(super) async fn opt_in(home: &Home, link: &Link, services: &[String]) -> Result<BTreeSet<String>> {
+    let mut chosen = Chosen::open(home).await?;
+    let had = chosen.services.clone();
+    let known = known(link).await?;
+    // What nobody knows is refused by the host, in its own words.
+    chosen.services.extend(services.iter().filter(|name| known.contains(*name)).cloned());
+    chosen.services.retain(|name| known.contains(name));
+    if chosen.services.is_empty() && services.is_empty() {
+        chosen.services = known;
+    }
+    chosen.save(link).await?;
     link.call(As::Orchestrator, "begin_work", &json!({ "agent": home.agent()?, "project": PROJECT })).await?;
-    private(&path, serde_json::to_string(&wanted)?.as_bytes())
+    Ok(&chosen.services - &had)
+}
+
+/// Takes back what was added and did not come, so that it stands in nobody's way.
+pub(super) async fn opt_out(home: &Home, link: &Link, added: &BTreeSet<String>) -> Result<()> {
+    if added.is_empty() {
+        return Ok(());
+    }
+    let mut chosen = Chosen::open(home).await?;
+    chosen.services.retain(|name| !added.contains(name));
+    chosen.save(link).await
+}
+
+/// Leaves nothing of what was only being made.
+async fn give_up(home: &Home, link: &Link, added: &BTreeSet<String>, was_absent: bool) -> Result<()> {
+    opt_out(home, link, added).await?;
+    if was_absent {
+        link.call(As::Agent, "release_sandbox", &json!({})).await?;
+    } else if !added.is_empty() {
+        // A call removes what is not opted in any more. Once the host has heard it, it need not be waited for.
+        let heard = Notify::new();
+        let ask = json!({});
+        tokio::select! {
+            done = link.call_with_progress("request_sandbox", &ask, |_| heard.notify_one()) => drop(done?),
+            () = heard.notified() => {}
+        }
+    }
+    Ok(())
 }
 
 /// The services that the host has.
@@ -168,17 +203,19 @@ pub(crate) async fn up(up: Up) -> Result<u8> {
         return exec(&home, &link, &up, line).await;
     }
     let before = link.call(As::Agent, "sandbox_status", &json!({})).await?;
-    opt_in(&home, &link, &up.services).await?;
+    let added = opt_in(&home, &link, &up.services).await?;
     let evidence = tokio::select! {
-        evidence = provision(&link, &up) => evidence?,
+        evidence = provision(&link, &up) => evidence,
         interrupted = interrupted() => {
             // What was there before may be somebody's in another window.
-            if before["state"] == "absent" {
-                link.call(As::Agent, "release_sandbox", &json!({})).await?;
-            }
+            give_up(&home, &link, &added, before["state"] == "absent").await?;
             return interrupted;
         }
     };
+    if evidence.is_err() {
+        opt_out(&home, &link, &added).await?;
+    }
+    let evidence = evidence?;
     let mut out = std::io::stdout().lock();
     if up.json {
         writeln!(out, "{evidence:#}")?;
@@ -193,45 +230,8 @@ pub(crate) async fn up(up: Up) -> Result<u8> {
 /// Asks for the services, and tells how it goes.
 async fn provision(who: &Link, up: &Up) -> Result<Value> {
     let ask = json!({ "services": up.services, "extensions": extensions(who, up).await? });
-    let mut told = Told::default();
-    let evidence = who.call_with_progress("request_sandbox", &ask, |text| told.tell(text)).await;
-    told.end();
-    evidence
-}
-
-/// Reports on standard error: one line that changes on a terminal, nothing elsewhere.
-#[derive(Default)]
-struct Told(bool);
-
-impl Told {
-    fn tell(&mut self, text: &str) {
-        let mut err = std::io::stderr().lock();
-        if err.is_terminal() {
-            self.0 = true;
-            let _ = write!(err, "\r\x1b[K{}", bar(text));
-            let _ = err.flush();
-        }
-    }
-
-    fn end(&self) {
-        if self.0 {
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
-        }
-    }
-}
-
-/// A report with its share as a bar, where it has one.
-fn bar(text: &str) -> String {
-    let share = || {
-        let (_, numbers) = text.strip_suffix(" bytes")?.rsplit_once(", ")?;
-        let (done, all) = numbers.split_once(" of ")?;
-        let (done, all) = (done.parse::<u64>().ok()?, all.parse::<u64>().ok()?);
-        (all > 0).then(|| usize::try_from(done.min(all) * 20 / all).unwrap_or(0))
-    };
-    match share() {
-        Some(full) => format!("[{}{}] {text}", "#".repeat(full), " ".repeat(20 - full)),
-        None => text.to_owned(),
-    }
+    let mut shown = Shown::new();
+    who.call_with_progress("request_sandbox", &ask, |report| shown.tell(report)).await
 }
 
 fn variables(evidence: &Value) -> BTreeMap<String, String> {
@@ -354,7 +354,7 @@ pub(crate) async fn down(down: Down) -> Result<u8> {
     Ok(0)
 }
 
-async fn rows(link: &Link) -> Result<Vec<Value>> {
+pub(super) async fn rows(link: &Link) -> Result<Vec<Value>> {
     let mut listed = link.call(As::Operator, "list_sandboxes", &json!({})).await?;
     match listed["sandboxes"].take() {
         Value::Array(rows) => Ok(rows),
@@ -393,35 +393,4 @@ fn age(secs: u64) -> String {
         7200..=172_799 => format!("{} h", secs / 3600),
         _ => format!("{} d", secs / 86_400),
     }
-}
-
-/// The container of a service of this user.
-async fn container(home: &Home, service: &str) -> Result<String> {
-    let link = home.find().await?.context("nothing is up: `sandbar up` starts services")?;
-    let link = home.awaited(link, None).await?;
-    let mine = home.agent()?;
-    let rows = rows(&link).await?;
-    let mine: Vec<_> = rows.iter().filter(|row| row["agent"] == mine.as_str() && row["state"] == "live").collect();
-    let found = mine.iter().find(|row| row["service"] == service).and_then(|row| row["container"].as_str());
-    let Some(found) = found else {
-        let names: Vec<_> = mine.iter().filter_map(|row| row["service"].as_str()).collect();
-        bail!(
-            "`{service}` is not up: {}",
-            if names.is_empty() { "nothing is".to_owned() } else { names.join(", ") + " are" }
-        );
-    };
-    Ok(found.to_owned())
-}
-
-/// Becomes the command of Docker.
-async fn docker(args: &[String]) -> Result<u8> {
-    let status = Command::new("docker").args(args).status().await.context("the command `docker` is needed for this")?;
-    Ok(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
-}
-
-/// `sandbar logs`.
-pub(crate) async fn logs(logs: Logs) -> Result<u8> {
-    let home = Home::open(&logs.place)?;
-    let container = container(&home, &logs.service).await?;
-    docker(&["logs".to_owned(), "--tail".to_owned(), logs.lines.to_string(), container]).await
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::body::Unique;
-use crate::host::{Explained, Status};
+use crate::host::{Client, Explained, Status};
 use crate::name::ServiceName;
 use crate::sandbox::Evidence;
 
@@ -16,7 +16,7 @@ pub(super) struct RequestSandbox {
     /// Extensions to activate, by service, beside those that the project always has.
     #[serde(default)]
     extensions: Option<Unique<String, Vec<String>>>,
-    /// Only say what would be done.
+    /// Only say what would be done, and how long each step of making or waking what is there took.
     #[serde(default)]
     explain: bool,
 }
@@ -76,6 +76,21 @@ impl Body for SandboxStatus {
     async fn run(self, call: Call<'_>) -> Result<Status, Error> {
         call.host.health().knows_what_exists()?;
         Ok(call.host.status(call.agent()?))
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SandboxClient {
+    /// The service.
+    service: ServiceName,
+}
+
+impl Body for SandboxClient {
+    type Evidence = Client;
+
+    async fn run(self, call: Call<'_>) -> Result<Client, Error> {
+        call.host.client(call.agent()?, &self.service).await
     }
 }
 
