@@ -22,9 +22,11 @@ demo: setup build
 
 test: setup build lint check
 
+# `make bench PARTS="--draw docs compare growth"` runs some parts alone and draws what has a picture.
 bench: setup engines
+	@tests/compare/ensure.sh $(CARGO_TARGET_DIR)/compare
 	cargo build --locked --release --workspace
-	@$(CARGO_TARGET_DIR)/release/bench
+	@$(CARGO_TARGET_DIR)/release/bench $(PARTS)
 	cargo bench --locked --workspace --bench control-plane
 
 # The core on a simulated runtime: SANDBAR_SCHEDULES says how many schedules, SANDBAR_SEED plays one alone.
@@ -68,6 +70,7 @@ build: engines
 lint:
 	cargo fmt --all --check
 	cargo fmt --all --check --manifest-path engines/Cargo.toml
+	cargo fmt --all --check --manifest-path tests/compare/rust/Cargo.toml
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-targets --manifest-path engines/Cargo.toml -- -D warnings
 

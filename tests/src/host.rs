@@ -98,7 +98,10 @@ pub fn python_engine() -> PathBuf {
 }
 
 /// The build directory: that of this program.
-fn target() -> PathBuf {
+///
+/// # Panics
+/// When it was not built by cargo.
+pub fn target() -> PathBuf {
     let exe = std::env::current_exe().expect("a program knows where it is");
     let built = exe.ancestors().find(|p| p.file_name().is_some_and(|n| n == "debug" || n == "release"));
     built.expect("it was built by cargo").to_owned()

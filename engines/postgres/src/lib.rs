@@ -7,7 +7,7 @@
 mod tests;
 
 use sandbar_sdk::{
-    Account, Command, Container, Descriptor, Engine, Error, Recipe, Request, Step, Variable, export_engine,
+    Account, Command, Container, Descriptor, Engine, Error, Recipe, Request, Step, Variable, export_engine, literal,
 };
 
 const MIB: u64 = 1 << 20;
@@ -19,6 +19,9 @@ const MIN_MEMORY: u64 = 256 * MIB;
 const WAL_SEGMENT_MIB: u64 = 1;
 
 const DATA: &str = "/var/lib/postgresql/data";
+
+/// Starts the server, and before that makes cluster and account where they are not there yet.
+const INIT: &str = "/docker-entrypoint-initdb.d/50-account.sh";
 
 /// Every feature is an extension of the same name.
 const FEATURES: [(&str, &str); 5] = [
@@ -77,13 +80,16 @@ fn container(request: &Request) -> Result<Container, Error> {
     let container = Container::new(request.setting(if request.is_bare() { "image" } else { "full-image" })?)
         // Started as root the image would need capabilities to change to this user.
         .user("postgres")
+        .entrypoint([INIT])
         .command(server(request))
         .env("PGDATA", "/var/lib/postgresql/data/pgdata")
         .env("POSTGRES_USER", "postgres")
         .env("POSTGRES_PASSWORD", "{admin_password}")
+        .env("ACCOUNT_USER", "{user}")
+        .env("ACCOUNT_DATABASE", "{database}")
         .env("ACCOUNT_PASSWORD", "{password}")
         .env("ACCOUNT_KIND", kind(request))
-        .file("/docker-entrypoint-initdb.d/50-account.sh", 0o755, include_str!("init.sh"))
+        .file(INIT, 0o755, literal(include_str!("init.sh")))
         .shm(request.memory_share(8))
         .port(5432)
         .account(Account::user("sandbox").database("sandbox").with_admin());

@@ -31,6 +31,12 @@ fn the_bare_service() {
     let container = &recipe.container;
     assert_eq!((container.image.as_str(), container.user.as_str()), ("postgres:16-alpine", "postgres"));
     assert!(container.capabilities.is_empty());
+    // What starts the server is the file that is put in, and the image's own start finds it too.
+    assert_eq!(container.entrypoint.as_deref(), Some(&["/docker-entrypoint-initdb.d/50-account.sh".to_owned()][..]));
+    assert_eq!(
+        (container.files[0].path.as_str(), container.files[0].mode),
+        ("/docker-entrypoint-initdb.d/50-account.sh", 0o755)
+    );
     assert_eq!(
         container.command.join(" "),
         "postgres -c listen_addresses=* -c search_path=\"$user\", public, extensions -c maintenance_work_mem=32MB -c jit=off \

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::crash;
 use crate::departed;
+use crate::metric;
 use crate::name::{Kind, Names};
 use crate::owner::folder_that_goes;
 use crate::plan::label;
@@ -56,9 +57,11 @@ impl Janitor {
     pub async fn run(mut self) {
         loop {
             tokio::time::sleep(self.pace.every).await;
+            let began = Instant::now();
             if let Err(e) = self.sweep().await {
                 tracing::warn!(error = %e, "this sweep does nothing: what exists could not be listed");
             }
+            metric::sweep(began.elapsed());
         }
     }
 

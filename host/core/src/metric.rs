@@ -17,6 +17,8 @@ pub const PULLS: &str = "sandbar_pulls_total";
 pub const HELD: &str = "sandbar_held";
 /// What was let go, by reason.
 pub const RELEASED: &str = "sandbar_released_total";
+/// How long the janitor's sweeps take, in seconds.
+pub const SWEEP_SECONDS: &str = "sandbar_sweep_seconds";
 /// Recipes that engines were asked for, by service and result.
 pub const ENGINE_CALLS: &str = "sandbar_engine_calls_total";
 
@@ -34,6 +36,11 @@ pub(crate) fn step(service: &str, step: &'static str, took: Duration) {
 /// Something was let go.
 pub(crate) fn released(reason: &str) {
     counter!(RELEASED, "reason" => reason.to_owned()).increment(1);
+}
+
+/// A sweep is over.
+pub(crate) fn sweep(took: Duration) {
+    histogram!(SWEEP_SECONDS).record(took.as_secs_f64());
 }
 
 /// An engine was asked for a recipe.

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 use metrics::{describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use sandbar_core::host::Host;
-use sandbar_core::metric::{ENGINE_CALLS, HELD, PULLS, RELEASED, REQUESTS, STEP_SECONDS};
+use sandbar_core::metric::{ENGINE_CALLS, HELD, PULLS, RELEASED, REQUESTS, STEP_SECONDS, SWEEP_SECONDS};
 
-/// Bounds of the histogram of steps, in seconds: from a Redis that is ready at once to the longest pull.
+/// Bounds of the histograms, in seconds: from a Redis that is ready at once to the longest pull.
 const BOUNDS: [f64; 10] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0];
 
 /// The recorder of this process, which begins to record with the first call.
@@ -18,6 +18,7 @@ pub(crate) fn recorder() -> &'static PrometheusHandle {
         // It refuses only an empty list of bounds.
         let builder = builder
             .set_buckets_for_metric(Matcher::Full(STEP_SECONDS.to_owned()), &BOUNDS)
+            .and_then(|builder| builder.set_buckets_for_metric(Matcher::Full(SWEEP_SECONDS.to_owned()), &BOUNDS))
             .unwrap_or_else(|_| PrometheusBuilder::new());
         let recorder = builder.build_recorder();
         let handle = recorder.handle();
@@ -28,6 +29,7 @@ pub(crate) fn recorder() -> &'static PrometheusHandle {
         describe_counter!(PULLS, "Pulls of images, by result.");
         describe_gauge!(HELD, "What there is now, by state.");
         describe_counter!(RELEASED, "What was let go, by reason.");
+        describe_histogram!(SWEEP_SECONDS, "How long the janitor's sweeps take.");
         describe_counter!(ENGINE_CALLS, "Recipes that engines were asked for, by service and result.");
         handle
     })

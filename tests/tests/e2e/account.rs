@@ -520,3 +520,47 @@ fn containers_have_limits_and_no_capabilities() {
         assert_eq!(shown, "536870912 536870912 1000000000 256 [ALL] [] [no-new-privileges] false 0", "{slug}");
     }
 }
+
+/// An image that somebody made on top of the usual one, with a file that its entrypoint runs when a cluster is made.
+struct OnTop(String);
+
+impl OnTop {
+    fn with_file(name: &str, content: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), content).unwrap();
+        let container = docker(["create", &image("postgres:16-alpine").unwrap()]).unwrap();
+        let to = format!("{container}:/docker-entrypoint-initdb.d/{name}");
+        let copied = docker(["cp", folder.path().join("file").to_str().unwrap(), &to]);
+        let on_top = Self(format!("sandbar-standin/postgres-on-top:{}", std::process::id()));
+        let made = copied.and_then(|_| docker(["commit", &container, &on_top.0]));
+        docker(["rm", "--volumes", &container]).unwrap();
+        made.unwrap();
+        on_top
+    }
+}
+
+impl Drop for OnTop {
+    fn drop(&mut self) {
+        let _ = docker(["image", "rm", &self.0]);
+    }
+}
+
+#[test]
+fn what_an_image_runs_when_a_cluster_is_made_runs_beside_the_account() {
+    let on_top =
+        OnTop::with_file("60-of-the-image.sql", "\\connect sandbox\nCREATE TABLE of_the_image AS SELECT 7 AS n;");
+    let image = &on_top.0;
+    let host = TestHost::start_with(Options {
+        publish: "loopback",
+        services: vec!["postgres"],
+        more: format!(
+            "[engines.postgres]\nsettings = {{ image = {image:?}, full-image = {image:?} }}\ngrant.images = [{image:?}]\n"
+        ),
+        ..Options::default()
+    });
+    let answer = host.developer("dev-1").call("request_sandbox", &json!({}));
+    let mut client = Pg::connect(&env(&answer.evidence()["postgres"])["DATABASE_URL"], NoTls).unwrap();
+    let count = "SELECT count(*) FROM pg_class WHERE relname = 'of_the_image'";
+    assert_eq!(client.query_one(count, &[]).unwrap().get::<_, i64>(0), 1);
+    forbidden(&mut client, "INSERT INTO of_the_image VALUES (8)");
+}

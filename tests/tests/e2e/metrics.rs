@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use sandbar_tests::TestHost;
-use sandbar_tests::host::fixture;
+use sandbar_tests::host::{fixture, wait};
+use sandbar_tests::{Options, TestHost};
 use serde_json::{Value, json};
 
 /// Every sample, by its name with labels.
@@ -15,7 +15,9 @@ fn samples(host: &TestHost) -> BTreeMap<String, f64> {
 
 #[test]
 fn what_a_host_does_is_counted_and_names_nobody() {
-    let host = TestHost::start_with(fixture(""));
+    let fixture = fixture("");
+    let more = format!("{}[janitor]\nevery_secs = 1\n", fixture.more);
+    let host = TestHost::start_with(Options { more, ..fixture });
     let agent = host.developer("secretive-1");
     let evidence = agent.call("request_sandbox", &json!({})).evidence().clone();
     agent.call("request_sandbox", &json!({})).evidence();
@@ -30,6 +32,11 @@ fn what_a_host_does_is_counted_and_names_nobody() {
         assert_eq!(of(&format!(r#"sandbar_step_seconds_count{{service="fixture",step="{step}"}}"#)), 1.0);
         assert!(of(&format!(r#"sandbar_step_seconds_sum{{service="fixture",step="{step}"}}"#)) > 0.0);
     }
+    wait("a sweep that was measured", || {
+        let now = samples(&host);
+        now.get("sandbar_sweep_seconds_count").is_some_and(|count| *count >= 1.0)
+            && now["sandbar_sweep_seconds_sum"] > 0.0
+    });
     agent.call("release_sandbox", &json!({})).evidence();
     let later = samples(&host);
     assert_eq!(later[r#"sandbar_released_total{reason="release_sandbox"}"#], 1.0);

@@ -1,8 +1,6 @@
 //! Boxes: commands, waking, and files.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 use sandbar_tests::docker::docker;
 use sandbar_tests::host::image;
 use sandbar_tests::{Client, Options, TestHost};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::{QUICK_ROUNDS, ROUNDS, median, millis, register_for, row, timed};
+use crate::{QUICK_ROUNDS, ROUNDS, api, clear, median, millis, register_for, row, timed};
 
 /// A file, in bytes.
 const LARGE: usize = 64 << 20;
@@ -27,7 +25,9 @@ fn host() -> Result<TestHost> {
          [orchestrators.bench]\ntoken = {{ env = \"TEST_BENCH\" }}\nprojects = [\"kept\"]\n"
     );
     let env = vec![("TEST_BENCH".to_owned(), crate::TOKEN.to_owned())];
-    Ok(TestHost::start_with(Options { services: vec!["box"], more, env, ..Options::default() }))
+    let host = TestHost::start_with(Options { services: vec!["box"], more, env, ..Options::default() });
+    clear::watch(&host);
+    Ok(host)
 }
 
 pub(crate) fn boxes() -> Result<()> {
@@ -66,8 +66,8 @@ fn wake(host: &TestHost, agent: &Client) -> Result<()> {
     let (mut wakes, mut starts) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         docker(["stop", "--time", "0", &control])?;
-        let (took, answer) = timed(|| post(&format!("/containers/{control}/start"), ""));
-        ensure!(answer?.starts_with("HTTP/1.1 204"), "the control starts");
+        let (took, answer) = timed(|| api::call("POST", &format!("/containers/{control}/start"), ""));
+        answer?;
         starts.push(took);
         agent.call("release_sandbox", &json!({})).evidence();
         wakes.push(timed(|| agent.call("request_sandbox", &json!({})).evidence().clone()).0);
@@ -130,34 +130,8 @@ fn copy(from: &Path) -> Result<()> {
 
 /// Makes an exec, starts it, reads to its end and asks for its exit code, as the plainest client would.
 fn bare_exec(container: &str) -> Result<i64> {
-    let made =
-        post(&format!("/containers/{container}/exec"), r#"{"AttachStdout":true,"AttachStderr":true,"Cmd":["true"]}"#)?;
-    let id = json_of(&made)?["Id"].as_str().context("an id")?.to_owned();
-    post(&format!("/exec/{id}/start"), r#"{"Detach":false,"Tty":false}"#)?;
-    let state = call("GET", &format!("/exec/{id}/json"), "")?;
-    json_of(&state)?["ExitCode"].as_i64().context("an exit code")
-}
-
-fn json_of(answer: &str) -> Result<Value> {
-    let (_, body) = answer.split_once("\r\n\r\n").context("an answer has a body")?;
-    // Also where it comes in chunks.
-    let begin = body.find('{').context("an object")?;
-    let end = body.rfind('}').context("an object")?;
-    Ok(serde_json::from_str(&body[begin..=end])?)
-}
-
-fn post(path: &str, body: &str) -> Result<String> {
-    call("POST", path, body)
-}
-
-fn call(method: &str, path: &str, body: &str) -> Result<String> {
-    let mut stream = UnixStream::connect("/var/run/docker.sock")?;
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+    let command = json!({ "AttachStdout": true, "AttachStderr": true, "Cmd": ["true"] });
+    let id = api::make(&format!("/containers/{container}/exec"), &command)?;
+    api::call("POST", &format!("/exec/{id}/start"), r#"{"Detach":false,"Tty":false}"#)?;
+    api::get(&format!("/exec/{id}/json"))?["ExitCode"].as_i64().context("an exit code")
 }

@@ -1,18 +1,22 @@
 //! `make bench`: the figures that the project promises, each beside a control measured in the same run. Absolute times are
 //! this machine's; what counts are the ratios.
 
+mod api;
 mod boxes;
+mod clear;
+mod compare;
+mod contenders;
+mod growth;
 mod start;
+mod svg;
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::thread;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use sandbar_core::engine::{Engine as _, Request};
-use sandbar_tests::docker::docker;
-use sandbar_tests::host::image;
 use sandbar_tests::{Client, Options, TestHost};
 use serde_json::json;
 
@@ -33,9 +37,11 @@ const TOKEN: &str = "bench-orchestrator-token";
 /// What measures one thing.
 type Part = fn() -> Result<()>;
 
+/// Where pictures go, when they are asked for.
+static PICTURES: OnceLock<PathBuf> = OnceLock::new();
+
+/// `bench [--draw FOLDER] [PART…]`: all parts, or those that are named.
 fn main() -> Result<()> {
-    println!("Rounds: {ROUNDS} cold, {QUICK_ROUNDS} hits, {CALLS} engine calls. Medians, unless said otherwise.\n");
-    let only = std::env::args().nth(1);
     let parts = [
         ("cold", cold as Part),
         ("hit", hit),
@@ -43,10 +49,35 @@ fn main() -> Result<()> {
         ("start", start::start),
         ("crowd", crowd),
         ("boxes", boxes::boxes),
+        ("compare", compare::compare),
+        ("growth", growth::growth),
     ];
-    for (_, part) in parts.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
+    let mut only = Vec::new();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        if arg == "--draw" {
+            let folder = args.next().context("--draw takes the folder that pictures go to")?;
+            PICTURES.get_or_init(|| folder.into());
+        } else if parts.iter().any(|(name, _)| *name == arg) {
+            only.push(arg);
+        } else {
+            bail!("there is no part {arg:?}: it is one of {}", parts.map(|(name, _)| name).join(", "));
+        }
+    }
+    clear::on_signals()?;
+    println!("Rounds: {ROUNDS} cold, {QUICK_ROUNDS} hits, {CALLS} engine calls. Medians, unless said otherwise.\n");
+    for (_, part) in parts.iter().filter(|(name, _)| only.is_empty() || only.iter().any(|only| only == name)) {
         part()?;
     }
+    Ok(())
+}
+
+/// Writes a picture, if pictures are asked for.
+fn drawn(name: &str, picture: impl FnOnce() -> String) -> Result<()> {
+    let Some(folder) = PICTURES.get() else { return Ok(()) };
+    let file = folder.join(name);
+    fs::write(&file, picture()).with_context(|| format!("{} cannot be written", file.display()))?;
+    println!("drawn: {}", file.display());
     Ok(())
 }
 
@@ -83,9 +114,15 @@ fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
 
 /// A host with a project for each service alone and one for all three.
 fn host() -> TestHost {
+    let host = TestHost::start_with(options());
+    clear::watch(&host);
+    host
+}
+
+fn options() -> Options {
     let one = |s: &str| format!("[projects.only-{s}]\nservices = [\"{s}\"]\n");
     let projects = SERVICES.map(one).concat();
-    TestHost::start_with(Options {
+    Options {
         services: SERVICES.to_vec(),
         more: format!(
             "{projects}[orchestrators.bench]\ntoken = {{ env = \"TEST_BENCH\" }}\n\
@@ -93,7 +130,7 @@ fn host() -> TestHost {
         ),
         env: vec![("TEST_BENCH".to_owned(), TOKEN.to_owned())],
         ..Options::default()
-    })
+    }
 }
 
 fn orchestrator(host: &TestHost) -> Client {
@@ -132,12 +169,15 @@ fn cold() -> Result<()> {
     let projects = ["shop", "only-postgres", "only-redis", "only-mongo"];
     let mut times = projects.map(|_| Vec::new());
     let mut naive = Vec::new();
+    let label = clear::Label::new();
     // In turns, so that a change of the machine's load meets all of them.
     for _ in 0..ROUNDS {
         for (project, times) in projects.iter().zip(&mut times) {
             times.push(cold_round(&host, &client, project));
         }
-        naive.push(naive_round(&host)?);
+        let (took, started) = timed(|| contenders::by_hand(&label.0));
+        naive.push(took);
+        api::remove(&started?.0)?;
     }
     let [all, singles @ ..] = times.map(median);
     let slowest = singles.into_iter().max().context("three services")?;
@@ -158,41 +198,6 @@ fn cold() -> Result<()> {
     Ok(())
 }
 
-/// What people do today: `docker run` for one after another, and a probe every second.
-fn naive_round(host: &TestHost) -> Result<Duration> {
-    let label = format!("{}.installation={}", host.namespace, host.installation);
-    let began = Instant::now();
-    let mut ids = Vec::new();
-    let mut run = |image_name: &str, env: &[&str], probe: &[&str]| -> Result<()> {
-        let mut args = vec!["run", "--detach", "--label", &label];
-        args.extend(env.iter().flat_map(|e| ["--env", *e]));
-        let image = image(image_name)?;
-        args.push(&image);
-        let id = docker(args)?;
-        while docker(["exec", &id].into_iter().chain(probe.iter().copied())).is_err() {
-            // The second is what is measured here.
-            thread::sleep(Duration::from_secs(1));
-            ensure!(began.elapsed() < Duration::from_secs(120), "{image} does not become ready");
-        }
-        ids.push(id);
-        Ok(())
-    };
-    run(
-        "postgres:16-alpine",
-        &["POSTGRES_PASSWORD=x"],
-        &["psql", "-h", "127.0.0.1", "-U", "postgres", "-c", "select 1"],
-    )?;
-    run("redis:8-alpine", &[], &["redis-cli", "ping"])?;
-    run(
-        "mongo:8",
-        &["MONGO_INITDB_ROOT_USERNAME=u", "MONGO_INITDB_ROOT_PASSWORD=x"],
-        &["mongosh", "--quiet", "mongodb://u:x@127.0.0.1/?authSource=admin", "--eval", "db.runCommand({ping:1}).ok"],
-    )?;
-    let took = began.elapsed();
-    docker(["rm", "--force", "--volumes"].into_iter().map(str::to_owned).chain(ids))?;
-    Ok(took)
-}
-
 fn hit() -> Result<()> {
     let host = host();
     let client = register(&host);
@@ -200,7 +205,9 @@ fn hit() -> Result<()> {
     client.call("request_sandbox", &json!({})).evidence();
     let (mut hits, mut bare) = (Vec::new(), Vec::new());
     for _ in 0..QUICK_ROUNDS {
-        bare.push(timed(bare_list).0);
+        let (took, listed) = timed(|| api::call("GET", "/containers/json", ""));
+        listed?;
+        bare.push(took);
         hits.push(timed(|| client.call("request_sandbox", &json!({}))).0);
     }
     let p99 = percentile(&mut hits, 0.99);
@@ -208,16 +215,6 @@ fn hit() -> Result<()> {
     let ratio = hit.as_secs_f64() / bare.as_secs_f64();
     row("a hit, all three", &millis(hit), &format!("GET /containers/json: {}", millis(bare)), ratio, "<= 3");
     println!("a hit, 99th percentile: {}", millis(p99));
-    Ok(())
-}
-
-/// One listing, on a connection of its own, as the plainest client would.
-fn bare_list() -> Result<()> {
-    let mut stream = UnixStream::connect("/var/run/docker.sock")?;
-    stream.write_all(b"GET /containers/json HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     Ok(())
 }
 
@@ -242,19 +239,21 @@ fn engine_call() -> Result<()> {
     Ok(())
 }
 
+/// Agents that work on the project of a Redis alone.
+fn crowd_of(host: &TestHost, count: usize) -> Vec<Client> {
+    let agent = |n| {
+        let name = format!("crowd-{n}");
+        let answer = orchestrator(host).call("register_agent", &json!({ "agent": name, "role": "developer" }));
+        orchestrator(host).call("begin_work", &json!({ "agent": name, "project": "only-redis" })).evidence();
+        host.nobody().with_token(answer.evidence()["token"].as_str().expect("a token"))
+    };
+    (0..count).map(agent).collect()
+}
+
 /// Many agents at once with a Redis each, beside one alone; and what is left when all have given theirs back.
 fn crowd() -> Result<()> {
     let host = host();
-    let agents: Vec<_> = (0..CROWD)
-        .map(|n| {
-            let name = format!("crowd-{n}");
-            let body = json!({ "agent": name, "role": "developer" });
-            let answer = orchestrator(&host).call("register_agent", &body);
-            let body = json!({ "agent": name, "project": "only-redis" });
-            orchestrator(&host).call("begin_work", &body).evidence();
-            host.nobody().with_token(answer.evidence()["token"].as_str().expect("a token"))
-        })
-        .collect();
+    let agents = crowd_of(&host, CROWD as usize);
     let ask = |client: &Client| timed(|| client.call("request_sandbox", &json!({})).evidence().clone()).0;
     let alone = ask(&agents[0]);
     agents[0].call("release_sandbox", &json!({})).evidence();
