@@ -495,18 +495,24 @@ impl TestHost {
     /// When it does not end well, or Docker cannot be asked.
     pub fn finish(&mut self) -> Result<Vec<String>> {
         let ended = if self.running.is_some() { self.down() } else { Ok(()) };
-        let left = self.left()?;
-        for line in &left {
+        let mut left = self.left()?;
+        // Docker 20.10 miscounts when containers of a network are renamed and removed at once, and keeps the network then
+        // for endpoints that nobody has. Whoever tries has the same answer, so the host cannot be blamed for it.
+        let miscounted = |name: &str, e: &anyhow::Error| {
+            let nobody = docker(["network", "inspect", "--format", "{{len .Containers}}", name]);
+            format!("{e:#}").contains("has active endpoints") && nobody.is_ok_and(|n| n.trim() == "0")
+        };
+        left.retain(|line| {
             let (kind, name) = line.split_once(' ').unwrap_or((line, ""));
             let name = name.split(' ').next().unwrap_or(name);
             let removed = match kind {
                 "container" => docker(["rm", "--force", "--volumes", name]),
                 kind => docker([kind, "rm", name]),
             };
-            if let Err(e) = removed {
-                eprintln!("{line} could not be removed: {e:#}");
-            }
-        }
+            let Err(e) = removed else { return true };
+            eprintln!("{line} could not be removed: {e:#}");
+            !(kind == "network" && miscounted(name, &e))
+        });
         ended?;
         Ok(left)
     }
