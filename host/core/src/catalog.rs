@@ -2,8 +2,10 @@
 //! could not be loaded with the reason. Immutable once built; a reload builds a new one.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 use crate::check::{self, Checked, Grants, Refusal, check};
 use crate::engine::{Command, EngineError, Pairs, Request, SharedEngine};
@@ -191,21 +193,26 @@ impl Catalog {
 
 /// Where the current catalog is found; a reload puts another in.
 #[derive(Clone, Default)]
-pub struct CatalogHandle(Arc<RwLock<Arc<Catalog>>>);
+pub struct CatalogHandle(watch::Sender<Arc<Catalog>>);
 
 impl CatalogHandle {
     /// A handle on a catalog.
     pub fn new(catalog: Catalog) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(catalog))))
+        Self(watch::Sender::new(Arc::new(catalog)))
     }
 
     /// The catalog as it is now.
     pub fn current(&self) -> Arc<Catalog> {
-        self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.0.borrow().clone()
+    }
+
+    /// Sees every change.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Catalog>> {
+        self.0.subscribe()
     }
 
     /// Puts another one in. Calls under way go on with the one they began with.
     pub fn replace(&self, catalog: Catalog) {
-        *self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(catalog);
+        self.0.send_replace(Arc::new(catalog));
     }
 }

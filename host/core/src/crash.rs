@@ -5,7 +5,7 @@
 pub const VARIABLE: &str = "SANDBAR_CRASH_AT";
 
 /// Every place, by what has just been done: Docker's steps of making and letting go, and the state file's.
-pub const PLACES: [&str; 18] = [
+pub const PLACES: [&str; 20] = [
     "agent written",
     "work written",
     "name looked up",
@@ -14,6 +14,8 @@ pub const PLACES: [&str; 18] = [
     "filled",
     "started",
     "confirmed",
+    "made ahead",
+    "hand-out noted",
     "predecessor let go",
     "committed",
     "work deleted",

@@ -21,15 +21,17 @@ use crate::folders::Folders;
 use crate::health::Health;
 use crate::image::Image;
 use crate::leaving::Leaving;
+use crate::metric;
 use crate::name::{Names, ServiceName};
-use crate::owner::{Owner, folder_that_goes};
-use crate::plan::{Note, Secrets, label};
+use crate::owner::{For, Owner, folder_that_goes};
+use crate::plan::{Note, Secrets};
+use crate::pool::{Pool, Taken, Target};
 use crate::progress::{Progress, ProgressSink};
 use crate::provision::{Made, Maker, NotMade};
 use crate::registry::Entry;
 use crate::runtime::{Runtime, RuntimeError, Unit, UnitState};
 use crate::sandbox::{Live, Serving, Want};
-use crate::store::Store;
+use crate::store::{HandOut, Store};
 use crate::unheard::Unheard;
 
 /// How often a name is tried that is taken by what is going.
@@ -62,6 +64,10 @@ pub struct Limits {
     pub publish: bool,
     /// The operator's mapping: normalised image to what is run.
     pub images: BTreeMap<Image, String>,
+    /// What is kept ready before anybody asks.
+    pub pool: Vec<Target>,
+    /// A kind that was not asked for in this time is kept ready once only.
+    pub pool_idle: Duration,
 }
 
 impl Default for Limits {
@@ -78,6 +84,8 @@ impl Default for Limits {
             pull: Duration::from_secs(300),
             publish: false,
             images: BTreeMap::new(),
+            pool: Vec::new(),
+            pool_idle: Duration::from_secs(60 * 60),
         }
     }
 }
@@ -95,6 +103,7 @@ pub struct Ensure {
     generation: AtomicU64,
     certain: Mutex<Certain>,
     pub(crate) unheard: Unheard,
+    pub(crate) pool: Arc<Pool>,
 }
 
 /// Containers of which it is known that they run since they were made: they were looked at, and none of them was told to
@@ -149,6 +158,7 @@ impl Ensure {
         let leaving = Leaving::new(runtime.clone(), names.clone(), folders.clone());
         // Generations only have to differ from those of earlier runs; the clock makes that likely, and names decide.
         let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let pool = Arc::new(Pool::new(limits.pool.clone(), limits.pool_idle));
         Self {
             runtime,
             catalog,
@@ -161,6 +171,7 @@ impl Ensure {
             generation: AtomicU64::new(start << 20),
             certain: Mutex::default(),
             unheard: Unheard::default(),
+            pool,
         }
     }
 
@@ -220,7 +231,7 @@ impl Ensure {
         }
         // Hit? Nothing to do, if all of it is live.
         let sound = match held {
-            Some(live) => self.check(owner, live).await?,
+            Some(live) => self.check(live).await?,
             None => true,
         };
         let change = Change::between(held.as_ref(), sound, want);
@@ -238,26 +249,52 @@ impl Ensure {
 
         // All services at once; what was made is kept whole or removed whole.
         let made = self.make_all(owner, want, &change, None, cancel, progress).await?;
-        let mut made = made.into_iter();
-        let mut committed = Vec::new();
-        while let Some((service, one)) = made.next() {
-            if let Err(error) = self.commit(owner, &service, one, want, held).await {
-                join_all(
-                    made.map(|(_, m)| async move { self.leaving.discard(&m.id, false, m.serving.folder()).await }),
-                )
-                .await;
-                let undone: Vec<_> =
-                    held.iter_mut().flat_map(|l| committed.iter().filter_map(|s| l.services.remove(s))).collect();
-                self.let_go(&undone).await;
-                return Err(error);
-            }
-            committed.push(service);
+        let took_long = made.iter().any(|(_, one)| one.taken.is_none());
+        if let Err(error) = self.note_hand_outs(owner, want, &made) {
+            self.undo(owner, &made).await;
+            return Err(error);
         }
-        if let Some(live) = held {
-            let dropped: Vec<_> = change.drop.iter().filter_map(|s| live.services.remove(s)).collect();
-            self.let_go(&dropped).await;
+        let commits = made.into_iter().map(|(service, one)| {
+            let old = held.as_mut().and_then(|live| live.services.remove(&service));
+            async move { self.commit(owner, &service, one, old).await.map(|serving| (service, serving)) }
+        });
+        let commits: Vec<_> = commits.collect();
+        let (committed, mut errors): (Vec<_>, Vec<_>) = join_all(commits).await.into_iter().partition(Result::is_ok);
+        let committed = committed.into_iter().flatten();
+        if let Some(Err(error)) = errors.pop() {
+            self.let_go(committed.map(|(_, serving)| Arc::new(serving))).await;
+            return Err(error);
         }
-        Ok(!committed.is_empty())
+        let live = held.get_or_insert_with(|| Live::new(want.project.clone()));
+        live.services.extend(committed.map(|(service, serving)| (service, Arc::new(serving))));
+        let dropped: Vec<_> = change.drop.iter().filter_map(|s| live.services.remove(s)).collect();
+        self.let_go(&dropped).await;
+        Ok(took_long)
+    }
+
+    /// Notes who gets what was ready, before it has its name: whoever finds it under that knows whose it is.
+    fn note_hand_outs(&self, owner: &Owner, want: &Want, made: &[(ServiceName, Made)]) -> Result<(), Error> {
+        let taken = made.iter().filter(|(_, one)| one.taken.is_some());
+        let rows: Vec<_> = taken
+            .map(|(_, one)| HandOut {
+                container: one.id.clone(),
+                agent: owner.agent.clone(),
+                project: want.project.clone(),
+            })
+            .collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.store.hand_out(&rows).map_err(|e| {
+            tracing::error!(error = %e, "the state file failed");
+            Error::internal()
+        })?;
+        crash::here("hand-out noted");
+        Ok(())
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.fetch_add(1, Ordering::Relaxed)
     }
 
     fn certain(&self) -> MutexGuard<'_, Certain> {
@@ -280,7 +317,7 @@ impl Ensure {
     }
 
     /// Whether a container that is running runs since it was made. Costs nothing where that is certain.
-    async fn runs_since_it_was_made(&self, serving: &Serving) -> Result<bool, Error> {
+    pub(crate) async fn runs_since_it_was_made(&self, serving: &Serving) -> Result<bool, Error> {
         {
             let mut certain = self.certain();
             // Noted before the look, so that what is told during it counts.
@@ -304,8 +341,12 @@ impl Ensure {
 
     /// Whether every container of a sandbox is running, not paused, and the one that was made: one list call. Takes
     /// over published ports, which change when a container was started again.
-    pub(crate) async fn check(&self, owner: &Owner, live: &mut Live) -> Result<bool, Error> {
-        let units = self.list(owner).await?;
+    pub(crate) async fn check(&self, live: &mut Live) -> Result<bool, Error> {
+        let ids: Vec<_> = live.services.values().map(|serving| serving.id.as_str()).collect();
+        let units = self.runtime.find(&ids).await.map_err(|e| {
+            self.health.note(&e);
+            failure::runtime(&e)
+        })?;
         let mut sound = true;
         for serving in live.services.values_mut() {
             let unit = units.iter().find(|u| u.id == serving.id && u.name == serving.name);
@@ -323,17 +364,6 @@ impl Ensure {
             }
         }
         Ok(sound)
-    }
-
-    async fn list(&self, owner: &Owner) -> Result<Vec<Unit>, Error> {
-        let base = self.names.base_labels();
-        let (key, value) = (self.names.label(label::OWNER), owner.label(&self.names));
-        let mut labels: Vec<_> = base.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        labels.push((&key, &value));
-        self.runtime.list(&labels).await.map_err(|e| {
-            self.health.note(&e);
-            failure::runtime(&e)
-        })
     }
 
     /// Bounds how often containers are replaced, since each time costs the machine a start.
@@ -389,11 +419,9 @@ impl Ensure {
         for (name, features) in &change.make {
             let service =
                 catalog.services.get(name).cloned().ok_or_else(|| unavailable(name, &catalog.why_not(name)))?;
-            self.name_is_free(owner, &service).await?;
-            crash::here("name looked up");
             let features = features.iter().cloned().collect();
             let note = Note {
-                project: want.project.clone(),
+                project: Some(want.project.clone()),
                 features,
                 superuser: want.superuser,
                 box_network: want.box_network,
@@ -401,6 +429,19 @@ impl Ensure {
             };
             services.push((service, note));
         }
+        let all = services.len();
+        let mut made: Vec<_> = self.take(owner, &services).await.into_iter().collect();
+        services.retain(|(service, _)| !made.iter().any(|(name, _)| *name == service.name));
+        metric::handed_out(made.iter().map(|(name, _)| name), "pool");
+        if services.is_empty() {
+            return Ok(made);
+        }
+        let _calling = self.pool.call();
+        for (service, _) in &services {
+            self.name_is_free(owner, service).await?;
+            crash::here("name looked up");
+        }
+        metric::handed_out(services.iter().map(|(service, _)| &service.name), "made");
         let maker = self.maker();
         // The first failure stops the others: they would be removed anyway.
         let stop = cancel.child_token();
@@ -408,8 +449,7 @@ impl Ensure {
             let (maker, stop) = (&maker, &stop);
             async move {
                 let sink = sink(owner, &service.name, progress.clone());
-                let generation = self.generation.fetch_add(1, Ordering::Relaxed);
-                let work = maker.make(service, owner, note, generation, &sink, stop);
+                let work = maker.make(service, For::Owner(owner), note, self.generation(), &sink, stop);
                 // One service's panic must not drop the others half way.
                 let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
                     tracing::error!(agent = owner.slug(), owner = owner.key(), service = %service.name, "making it panicked");
@@ -421,7 +461,6 @@ impl Ensure {
                 (service.name.clone(), result)
             }
         });
-        let mut made = Vec::new();
         let mut error = None;
         for (service, result) in join_all(work).await {
             match result {
@@ -439,16 +478,22 @@ impl Ensure {
             }
         }
         let error = match error {
-            None if made.len() == services.len() => return Ok(made),
+            None if made.len() == all => return Ok(made),
             None => failure::released(),
             Some(error) => error,
         };
-        join_all(made.iter().map(|(_, m)| {
+        self.undo(owner, &made).await;
+        Err(error)
+    }
+
+    /// Removes what was made and is not committed. What was ready is so again once its claim is dropped.
+    async fn undo(&self, owner: &Owner, made: &[(ServiceName, Made)]) {
+        let fresh = made.iter().filter(|(_, m)| m.taken.is_none());
+        join_all(fresh.map(|(_, m)| {
             let folder = m.serving.folder().filter(|_| !owner.retains());
             self.leaving.discard(&m.id, false, folder)
         }))
         .await;
-        Err(error)
     }
 
     /// Finds out before anything is made whether the final name is somebody else's.
@@ -475,11 +520,9 @@ impl Ensure {
         owner: &Owner,
         service: &ServiceName,
         made: Made,
-        want: &Want,
-        held: &mut Option<Live>,
-    ) -> Result<(), Error> {
-        let Made { id, serving } = made;
-        let old = held.as_mut().and_then(|live| live.services.remove(service));
+        old: Option<Arc<Serving>>,
+    ) -> Result<Serving, Error> {
+        let Made { id, serving, taken } = made;
         if let Some(old) = &old {
             self.leaving.let_go(&old.id, old.folder()).await;
             crash::here("predecessor let go");
@@ -499,7 +542,14 @@ impl Ensure {
             result = self.runtime.rename(&id, &serving.name).await;
         }
         if let Err(e) = result {
-            self.leaving.discard(&id, false, serving.folder().filter(|_| !owner.retains())).await;
+            match (taken, &e) {
+                // It has the name it had, and somebody else may get it.
+                (Some(claim), RuntimeError::Conflict { .. }) => drop(claim),
+                (taken, _) => {
+                    self.leaving.discard(&id, false, serving.folder().filter(|_| !owner.retains())).await;
+                    taken.map(Taken::spend);
+                }
+            }
             self.health.note(&e);
             return Err(match e {
                 RuntimeError::Conflict { holder: Some(holder), .. } if !self.is_ours(&holder) => {
@@ -510,6 +560,7 @@ impl Ensure {
             });
         }
         crash::here("committed");
+        taken.map(Taken::spend);
         let Serving { name: container, features, superuser, .. } = &serving;
         match old {
             None => {
@@ -519,9 +570,7 @@ impl Ensure {
                 tracing::info!(target: "audit", agent = owner.slug(), owner = owner.key(), %service, container, ?features, superuser, "remade")
             }
         }
-        let live = held.get_or_insert_with(|| Live::new(want.project.clone()));
-        live.services.insert(service.clone(), Arc::new(serving));
-        Ok(())
+        Ok(serving)
     }
 }
 

@@ -237,8 +237,10 @@ impl Host {
         }
         let enabled = enabled_by_environment.or(store.switch()?).unwrap_or(enabled);
         tracing::info!(enabled, "the master switch");
+        let registry = Arc::new(Registry::new(ensure));
+        registry.set_pool_open(enabled);
         Ok(Arc::new(Self {
-            registry: Arc::new(Registry::new(ensure)),
+            registry,
             runtime,
             catalog,
             store,
@@ -282,6 +284,7 @@ impl Host {
             () = janitor.run() => {}
             () = self.watch_ends() => {}
             () = self.watch_growth() => {}
+            () = self.registry.clone().keep_pool() => {}
             () = self.health.clone().watch() => {}
         }
     }
@@ -323,6 +326,7 @@ impl Host {
             let owners = self.registry.owners();
             let why = "the host goes down";
             join_all(owners.iter().map(|o| self.registry.release_owner(o, why))).await;
+            self.registry.empty_pool().await;
         }
         // What is not gone by then carries a name that the next start removes.
         let until = tokio::time::Instant::now() + DRAIN_WAIT;
@@ -391,6 +395,7 @@ impl Host {
     pub fn set_switch(&self, enabled: bool) -> Result<(), Error> {
         self.store.set_switch(enabled).map_err(internal)?;
         self.enabled.store(enabled, Ordering::Relaxed);
+        self.registry.set_pool_open(enabled);
         tracing::info!(target: "audit", enabled, "set_switch");
         Ok(())
     }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::crash;
 use crate::departed;
 use crate::metric;
-use crate::name::{Kind, Names};
+use crate::name::{AgentName, Kind, Names};
 use crate::owner::folder_that_goes;
 use crate::plan::label;
 use crate::registry::Registry;
@@ -72,6 +72,8 @@ impl Janitor {
     pub async fn sweep(&mut self) -> Result<()> {
         let base = self.names.base_labels();
         let labels: Vec<_> = base.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        // Before what exists is listed: a container is noted after it was made.
+        let handed_out = self.registry.handed_out();
         let everything = self.runtime.list(&[]).await?;
         let ours = self.runtime.list(&labels).await?;
         let agents = departed::that_run(&everything, &self.names);
@@ -84,14 +86,20 @@ impl Janitor {
             }
         }
         self.registry.prune();
+        let gone = handed_out.into_iter().filter(|id| !ours.iter().any(|unit| unit.id == *id)).collect();
+        self.registry.forget_handed_out(gone);
         self.expire().await;
 
         let now = Instant::now();
         // In this order: what stops being made between the two looks is known by the second.
         let changing = self.registry.being_changed(&self.names);
         let owner = self.names.label(label::OWNER);
-        let ours: Vec<_> =
-            ours.into_iter().filter(|u| !u.labels.get(&owner).is_some_and(|o| changing.contains(o))).collect();
+        // What was handed out is labelled as nobody's, and its name says whose it is.
+        let whose = |unit: &Unit| match self.names.read(&unit.name) {
+            Kind::Sandbox { agent, .. } => AgentName::new(agent).ok().map(|agent| self.names.owner(&agent)),
+            _ => unit.labels.get(&owner).cloned(),
+        };
+        let ours: Vec<_> = ours.into_iter().filter(|u| !whose(u).is_some_and(|o| changing.contains(&o))).collect();
         let known = self.registry.known_ids();
         // One listing may be older than a change of the registry; what is unknown must stay so for the grace.
         let strangers: BTreeMap<_, _> = ours

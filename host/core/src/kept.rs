@@ -91,7 +91,7 @@ impl Ensure {
         let Some((name, wanted)) = want.services.first_key_value() else { return Ok(false) };
         if let Some(live) = held.as_mut()
             && live.covers(want)
-            && self.check(owner, live).await?
+            && self.check(live).await?
         {
             return Ok(false);
         }
@@ -141,10 +141,12 @@ impl Ensure {
         let result = async {
             let mut made = self.make_all(owner, want, &change, row.secrets.as_ref(), cancel, progress).await?;
             let (_, made) = made.pop().ok_or_else(Error::internal)?;
-            self.commit(owner, name, made, want, held).await
+            self.commit(owner, name, made, None).await
         };
         match result.await {
-            Ok(()) => {
+            Ok(serving) => {
+                let live = held.insert(Live::new(want.project.clone()));
+                live.services.insert(name.clone(), Arc::new(serving));
                 self.store.set_made(&row.key, name).map_err(|e| fault(&e))?;
                 Ok(true)
             }
@@ -200,7 +202,7 @@ impl Ensure {
         let woken = tokio::select! {
             biased;
             () = cancel.cancelled() => Err(failure::released()),
-            woken = self.take_in(&unit, owner, service, features, superuser, TakeIn::Woken(&progress)) => match woken {
+            woken = self.take_in(&unit, true, service, features, superuser, TakeIn::Woken(&progress)) => match woken {
                 Ok(serving) => return Ok(Serving { timeline: progress.done(), ..serving }),
                 Err(Not::Known(e)) => Err(self.noted(&e)),
                 Err(Not::Fit(why)) => Err(Failure::new(&service.name, "wake", why).into_error()),
@@ -251,14 +253,14 @@ impl Ensure {
     pub(crate) async fn take_in(
         &self,
         unit: &Unit,
-        owner: &Owner,
+        retained: bool,
         service: &Service,
         features: BTreeSet<String>,
         superuser: bool,
         how: TakeIn<'_>,
     ) -> Result<Serving, Not> {
         let list: Vec<_> = features.iter().cloned().collect();
-        let checked = service.recipe(&list, owner.retains(), superuser).await.map_err(|e| e.to_string())?;
+        let checked = service.recipe(&list, retained, superuser).await.map_err(|e| e.to_string())?;
         let container = &checked.recipe().container;
         let environment = self.runtime.environment(&unit.id).await?;
         let read = |key: String| environment.iter().find(|(k, _)| *k == key).map(|(_, v)| Secret::new(v));

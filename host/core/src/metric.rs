@@ -6,6 +6,7 @@ use std::time::Duration;
 use metrics::{counter, histogram};
 
 use crate::error::{Code, Error};
+use crate::name::ServiceName;
 
 /// Requests, by verb and code; `ok` for what was done.
 pub const REQUESTS: &str = "sandbar_requests_total";
@@ -13,8 +14,11 @@ pub const REQUESTS: &str = "sandbar_requests_total";
 pub const STEP_SECONDS: &str = "sandbar_step_seconds";
 /// Pulls of images, by result.
 pub const PULLS: &str = "sandbar_pulls_total";
-/// What there is now, by state: `sandboxes` that are live or being made, `retained_awake`, `leaving`.
+/// What there is now, by state: `sandboxes` that are live or being made, `retained_awake`, `leaving`, and of what
+/// is kept ready `ready` and `ready_making`.
 pub const HELD: &str = "sandbar_held";
+/// Services that calls got, by service and where they came from: `pool` or `made`.
+pub const HANDED_OUT: &str = "sandbar_handed_out_total";
 /// What was let go, by reason.
 pub const RELEASED: &str = "sandbar_released_total";
 /// How long the janitor's sweeps take, in seconds.
@@ -31,6 +35,13 @@ pub(crate) fn request<T>(verb: &'static str, result: &Result<T, Error>) {
 /// A step of making a service is over.
 pub(crate) fn step(service: &str, step: &'static str, took: Duration) {
     histogram!(STEP_SECONDS, "service" => service.to_owned(), "step" => step).record(took.as_secs_f64());
+}
+
+/// A call got services, or begins to make them.
+pub(crate) fn handed_out<'a>(services: impl Iterator<Item = &'a ServiceName>, from: &'static str) {
+    for service in services {
+        counter!(HANDED_OUT, "service" => service.to_string(), "from" => from).increment(1);
+    }
 }
 
 /// Something was let go.

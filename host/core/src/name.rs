@@ -161,6 +161,8 @@ pub enum Kind<'a> {
     Making,
     /// It was let go and is being removed.
     Leaving,
+    /// It is ready for whoever asks next.
+    Pooled,
     /// It serves an agent, under this engine slug.
     Sandbox {
         /// The engine's slug.
@@ -216,6 +218,11 @@ impl Names {
         format!("{}-making-{}", self.ns, crate::secret::random_hex(8))
     }
 
+    /// A fresh name for a container that is ready for whoever asks next.
+    pub fn pooled(&self) -> String {
+        format!("{}-pool-{}", self.ns, crate::secret::random_hex(8))
+    }
+
     /// A fresh name for a container that was let go.
     pub fn leaving(&self) -> String {
         format!("{}-leaving-{}", self.ns, crate::secret::random_hex(8))
@@ -231,6 +238,9 @@ impl Names {
         }
         if rest.starts_with("leaving-") {
             return Kind::Leaving;
+        }
+        if rest.starts_with("pool-") {
+            return Kind::Pooled;
         }
         match rest.split_once('-').map(|(kind, rest)| (kind, rest.split_once('-'))) {
             Some(("sandbox", Some((slug, agent)))) => Kind::Sandbox { slug, agent },
@@ -252,6 +262,11 @@ impl Names {
     /// The value of the owner label.
     pub fn owner(&self, agent: &AgentName) -> String {
         format!("{}-agent-{agent}", self.ns)
+    }
+
+    /// The value of the owner label of what was made before anybody asked for it.
+    pub fn pool(&self) -> String {
+        format!("{}-pool", self.ns)
     }
 
     /// The labels that everything of this installation carries.

@@ -153,6 +153,43 @@ impl Owner {
     }
 }
 
+/// Whom a container is made for.
+#[derive(Debug, Clone, Copy)]
+pub enum For<'a> {
+    /// Somebody.
+    Owner(&'a Owner),
+    /// Whoever asks next for just that, which is told by this digest.
+    Pool(&'a str),
+}
+
+impl For<'_> {
+    /// Whether its data outlives it.
+    pub fn retains(self) -> bool {
+        matches!(self, Self::Owner(owner) if owner.retains())
+    }
+
+    /// The name that it gets when it is whole.
+    pub fn container(self, names: &Names, slug: &EngineSlug) -> String {
+        match self {
+            Self::Owner(owner) => owner.container(names, slug),
+            Self::Pool(_) => names.pooled(),
+        }
+    }
+
+    /// See [`Owner::labels`].
+    pub fn labels(self, names: &Names) -> Labels {
+        match self {
+            Self::Owner(owner) => owner.labels(names),
+            Self::Pool(shape) => {
+                let mut labels = names.base_labels();
+                labels.insert(names.label(label::OWNER), names.pool());
+                labels.insert(names.label(label::SHAPE), shape.to_owned());
+                labels
+            }
+        }
+    }
+}
+
 /// The work folder that goes when a container with these labels goes. What is retained keeps its folder, whatever becomes of
 /// its containers.
 pub fn folder_that_goes<'a>(labels: &'a Labels, names: &Names) -> Option<&'a str> {

@@ -10,7 +10,7 @@ use crate::engine::{Account, Command, DataDir, Expectation, Pairs, Variable};
 use crate::folders::Folder;
 use crate::image::Image;
 use crate::name::{Names, ProjectName};
-use crate::owner::Owner;
+use crate::owner::{For, Owner};
 use crate::runtime::{DataKind, DataPlan, ExecOutput, ExecPlan, FilePlan, FolderPlan, Labels, UnitPlan};
 use crate::secret::Secret;
 use crate::template::{self, Placeholder, TemplateError, Values};
@@ -39,8 +39,8 @@ impl Secrets {
 /// What the host notes on a container beside its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// The project it was made for.
-    pub project: ProjectName,
+    /// The project it was made for, where somebody asked for it.
+    pub project: Option<ProjectName>,
     /// The features it was made with: sorted.
     pub features: Vec<String>,
     /// Whether its account is without restrictions.
@@ -67,6 +67,8 @@ pub mod label {
     pub const SUPERUSER: &str = "superuser";
     /// The name of its work folder.
     pub const FOLDER: &str = "folder";
+    /// On what was made before anybody asked for it: everything that it must have in common with what is asked for.
+    pub const SHAPE: &str = "shape";
     /// Hash of the engine that described it.
     pub const ENGINE: &str = "engine";
     /// Hash of the settings it was made with.
@@ -85,8 +87,8 @@ pub struct Make<'a> {
     pub checked: &'a Checked,
     /// Its passwords.
     pub secrets: Option<&'a Secrets>,
-    /// Whose it will be.
-    pub owner: &'a Owner,
+    /// Whom it is made for.
+    pub whose: For<'a>,
     /// What is noted on it.
     pub note: &'a Note,
     /// Its generation.
@@ -122,13 +124,11 @@ pub fn unit(make: &Make<'_>) -> Result<UnitPlan, FillError> {
         let content = template::fill(&f.content, template::IN_FILE, &values)?;
         Ok(FilePlan { path: f.path.clone(), mode: f.mode, content })
     });
-    let image = make.checked.image();
-    let mapped = Image::parse(image).ok().and_then(|i| make.images.get(&i));
     let Limits { memory_bytes, milli_cpus, pids } = make.service.limits;
     Ok(UnitPlan {
         name: names.making(),
         labels: labels(make),
-        image: mapped.map_or(image, String::as_str).to_owned(),
+        image: image(make.checked, make.images).to_owned(),
         entrypoint: c.entrypoint.clone(),
         command: c.command.clone(),
         user: c.user.clone(),
@@ -148,9 +148,15 @@ pub fn unit(make: &Make<'_>) -> Result<UnitPlan, FillError> {
     })
 }
 
+/// The image that is run, after the operator's mapping.
+pub fn image<'a>(checked: &'a Checked, images: &'a BTreeMap<Image, String>) -> &'a str {
+    let image = checked.image();
+    Image::parse(image).ok().and_then(|i| images.get(&i)).map_or(image, String::as_str)
+}
+
 fn data_kind(make: &Make<'_>, dir: &DataDir) -> DataKind {
-    if make.owner.retains() {
-        let container = make.owner.container(make.names, &make.service.slug);
+    if make.whose.retains() {
+        let container = make.whose.container(make.names, &make.service.slug);
         DataKind::Volume(make.names.volume(&container, &dir.path))
     } else {
         DataKind::Tmpfs(dir.tmpfs_bytes)
@@ -158,12 +164,12 @@ fn data_kind(make: &Make<'_>, dir: &DataDir) -> DataKind {
 }
 
 fn labels(make: &Make<'_>) -> Labels {
-    let mut labels = make.owner.labels(make.names);
+    let mut labels = make.whose.labels(make.names);
     let mut add = |key: &str, value: String| labels.insert(make.names.label(key), value);
     add(label::SERVICE, make.service.name.to_string());
-    if make.owner.keyed.is_none() {
-        // A key says whose it is, and nobody learns more from it.
-        add(label::PROJECT, make.note.project.to_string());
+    // Where a key says whose it is, nobody learns more from it.
+    if let (For::Owner(Owner { keyed: None, .. }), Some(project)) = (make.whose, &make.note.project) {
+        add(label::PROJECT, project.to_string());
     }
     if let Some((folder, _)) = make.folder {
         add(label::FOLDER, folder.name.clone());

@@ -20,8 +20,9 @@ use crate::failure::{self, Failure};
 use crate::folders::{Folder, FolderError, Folders, Ids};
 use crate::leaving::Leaving;
 use crate::name::Names;
-use crate::owner::Owner;
+use crate::owner::For;
 use crate::plan::{self, Make, Note, Secrets};
+use crate::pool::Taken;
 use crate::progress::ProgressSink;
 use crate::runtime::{ExecOutput, ExecPlan, Exit, PutError, PutStep, Runtime, RuntimeError, Unit, UnitPlan, UnitState};
 use crate::sandbox::{Serving, WorkFolder};
@@ -56,6 +57,8 @@ pub struct Made {
     pub id: String,
     /// What it will be once it has its final name, which `name` is already.
     pub serving: Serving,
+    /// The claim on it, where it was ready before.
+    pub(crate) taken: Option<Taken>,
 }
 
 /// What making needs.
@@ -77,40 +80,44 @@ pub struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Makes a container of `service` for `owner`.
+    /// Makes a container of `service`.
     ///
     /// # Errors
     /// See [`NotMade`]. Nothing is left then.
     pub async fn make(
         &self,
         service: &Arc<Service>,
-        owner: &Owner,
+        whose: For<'_>,
         note: &Note,
         generation: u64,
         progress: &ProgressSink,
         cancel: &CancellationToken,
     ) -> Result<Made, NotMade> {
         let fail = |step: &str, why: String| NotMade::Failed(Failure::new(&service.name, step, why));
-        let checked = service.recipe(&note.features, owner.retains(), note.superuser).await.map_err(|e| {
+        let checked = service.recipe(&note.features, whose.retains(), note.superuser).await.map_err(|e| {
             let retryable = matches!(e, RecipeError::Engine(EngineError::Broken(_)));
             NotMade::Failed(Failure { retryable, ..Failure::new(&service.name, "plan", e.to_string()) })
         })?;
         let account = checked.recipe().container.account.as_ref();
         let secrets = account.map(|account| note.known.clone().unwrap_or_else(|| Secrets::fresh(account)));
         let folder = checked.recipe().container.work_folder.clone();
-        let folder = folder.map(|inside| Folder { name: owner.folder(), inside });
+        let folder = match (folder, whose) {
+            (Some(inside), For::Owner(owner)) => Some(Folder { name: owner.folder(), inside }),
+            (Some(_), For::Pool(_)) => return Err(fail("plan", "a box is made for somebody".to_owned())),
+            (None, _) => None,
+        };
         let from = match &folder {
             Some(folder) => self.folder(folder).await.map_err(|why| fail("create", why))?,
             None => String::new(),
         };
         // What is retained keeps its folder whatever becomes of the container.
-        let goes = folder.as_ref().filter(|_| !owner.retains()).map(|f| f.name.as_str());
+        let goes = folder.as_ref().filter(|_| !whose.retains()).map(|f| f.name.as_str());
         let plan = plan::unit(&Make {
             names: self.names,
             service,
             checked: &checked,
             secrets: secrets.as_ref(),
-            owner,
+            whose,
             note,
             generation,
             images: self.images,
@@ -178,14 +185,14 @@ impl Maker<'_> {
         };
         crash::here("confirmed");
         let features = note.features.iter().cloned().collect();
-        let name = owner.container(self.names, &service.slug);
+        let name = whose.container(self.names, &service.slug);
         let serving = Serving {
             name,
             created: SystemTime::now(),
             timeline: progress.done(),
             ..serving(&unit, &checked, secrets, features, note.superuser, folder.zip(user))
         };
-        Ok(Made { id: unit.id, serving })
+        Ok(Made { id: unit.id, serving, taken: None })
     }
 
     async fn folder(&self, folder: &Folder) -> Result<String, String> {

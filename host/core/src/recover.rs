@@ -11,17 +11,19 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Service};
 use crate::crash;
 use crate::ensure::Ensure;
 use crate::kept::{Not, TakeIn, made_with};
-use crate::name::{AgentName, Kind, ProjectName, ServiceName};
+use crate::name::{AgentName, Kind, Names, ProjectName, ServiceName};
 use crate::owner::{Owner, folder_that_goes};
 use crate::people::People;
 use crate::plan::label;
+use crate::pool::{self, Ready};
 use crate::registry::Registry;
 use crate::runtime::{Result, RuntimeError, Unit, UnitState};
 use crate::sandbox::{Live, Serving};
+use crate::store::{HandOut, StoreError};
 
 /// How long a container that was found running may take to answer its probe. It has been up before, but a machine that
 /// starts a host has other things to do.
@@ -45,8 +47,10 @@ pub async fn recover(registry: &Registry, people: &People) -> Result<()> {
     registry.unheard().complete();
     let catalog = ensure.catalog.current();
     let keyed = keyed(ensure, &catalog, people)?;
+    let handed_out = handed_out(ensure, &units)?;
+    let known = Known { catalog: &catalog, keyed: &keyed, handed_out: &handed_out };
     // The runtime went away half way: nothing is decided on half of the answers.
-    let looks: Vec<_> = units.iter().map(|unit| look(unit, ensure, &catalog, &keyed)).collect();
+    let looks: Vec<_> = units.iter().map(|unit| look(unit, ensure, &known)).collect();
     let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
     crash::here("looked at what is there");
     let mut sandboxes: BTreeMap<Owner, Live> = BTreeMap::new();
@@ -65,6 +69,10 @@ pub async fn recover(registry: &Registry, people: &People) -> Result<()> {
         };
         match verdict {
             Verdict::Keep(_) | Verdict::Leave => {}
+            Verdict::Ready(ready) => {
+                tracing::info!(container = unit.name, "adopted, ready for whoever asks next");
+                ensure.pool.adopt(*ready);
+            }
             Verdict::Sleep(owner, why) => {
                 tracing::info!(container = unit.name, why, "put to sleep");
                 ensure.sleep(&owner, &unit.id).await;
@@ -145,9 +153,33 @@ fn keyed(ensure: &Ensure, catalog: &Catalog, people: &People) -> Result<BTreeMap
     Ok(all)
 }
 
+/// Who got what was ready, by container. What still has the name of what is ready was never somebody's.
+fn handed_out(ensure: &Ensure, units: &[Unit]) -> Result<BTreeMap<String, HandOut>> {
+    let failed = |e: StoreError| RuntimeError::Failed(e.to_string());
+    let had = |row: &HandOut| {
+        let unit = units.iter().find(|unit| unit.id == row.container);
+        unit.is_some_and(|unit| ensure.names.read(&unit.name) != Kind::Pooled)
+    };
+    let (had, stale): (Vec<_>, Vec<_>) = ensure.store.handed_out().map_err(failed)?.into_iter().partition(had);
+    let stale: Vec<_> = stale.into_iter().map(|row| row.container).collect();
+    if !stale.is_empty() {
+        ensure.store.forget_handed_out(&stale).map_err(failed)?;
+    }
+    Ok(had.into_iter().map(|row| (row.container.clone(), row)).collect())
+}
+
+/// What is known before any container was looked at.
+struct Known<'a> {
+    catalog: &'a Catalog,
+    keyed: &'a BTreeMap<String, (Owner, ProjectName)>,
+    handed_out: &'a BTreeMap<String, HandOut>,
+}
+
 /// What is to be done about a container.
 enum Verdict {
     Keep(Box<Found>),
+    /// It is ready for whoever asks next.
+    Ready(Box<Ready>),
     /// It is asleep, or nobody knows whose it is.
     Leave,
     Sleep(Owner, String),
@@ -161,21 +193,22 @@ struct Found {
     serving: Serving,
 }
 
-async fn look(
-    unit: &Unit,
-    ensure: &Ensure,
-    catalog: &Catalog,
-    keyed: &BTreeMap<String, (Owner, ProjectName)>,
-) -> Result<Verdict> {
+async fn look(unit: &Unit, ensure: &Ensure, all: &Known<'_>) -> Result<Verdict> {
     let names = &ensure.names;
-    let known = keyed.get(&unit.name);
+    let known = all.keyed.get(&unit.name);
     let retained = matches!(names.read(&unit.name), Kind::Keyed { retained: true, .. });
     if retained && (known.is_none() || unit.state != UnitState::Running) {
         return Ok(Verdict::Leave);
     }
     // A panic over one container must not keep the host from starting.
-    let why = match AssertUnwindSafe(read(unit, ensure, catalog, known)).catch_unwind().await {
-        Ok(Ok(found)) => return Ok(Verdict::Keep(Box::new(found))),
+    let read = async {
+        match names.read(&unit.name) {
+            Kind::Pooled => Ok(Verdict::Ready(Box::new(read_ready(unit, ensure, all.catalog).await?))),
+            _ => Ok(Verdict::Keep(Box::new(read(unit, ensure, all, known).await?))),
+        }
+    };
+    let why = match AssertUnwindSafe(read).catch_unwind().await {
+        Ok(Ok(verdict)) => return Ok(verdict),
         Ok(Err(Not::Known(error))) => return Err(error),
         Ok(Err(Not::Fit(why))) => why,
         Err(_) => "looking at it panicked".to_owned(),
@@ -190,14 +223,13 @@ async fn look(
 async fn read(
     unit: &Unit,
     ensure: &Ensure,
-    catalog: &Catalog,
+    all: &Known<'_>,
     keyed: Option<&(Owner, ProjectName)>,
 ) -> Result<Found, Not> {
     let names = &ensure.names;
-    let slug = match names.read(&unit.name) {
-        Kind::Sandbox { slug, .. } | Kind::Keyed { slug, .. } => slug,
-        Kind::Making | Kind::Leaving | Kind::Other => return Err("it was being made or let go".into()),
-    };
+    if !matches!(names.read(&unit.name), Kind::Sandbox { .. } | Kind::Keyed { .. }) {
+        return Err("it was being made or let go".into());
+    }
     if unit.state != UnitState::Running {
         return Err("it does not run".into());
     }
@@ -205,6 +237,12 @@ async fn read(
     let (owner, project) = match (names.read(&unit.name), keyed) {
         (Kind::Sandbox { agent, .. }, _) => {
             let agent = AgentName::new(agent).map_err(|e| e.to_string())?;
+            // What was handed out has the labels of what nobody has.
+            if text(label::OWNER)? == names.pool() {
+                let row = all.handed_out.get(&unit.id).filter(|row| row.agent == agent);
+                let row = row.ok_or("nobody knows who got it")?;
+                return found(unit, ensure, all.catalog, Owner::agent(&agent), row.project.clone()).await;
+            }
             (Owner::agent(&agent), ProjectName::new(text(label::PROJECT)?).map_err(|e| e.to_string())?)
         }
         (_, Some((owner, project))) => (owner.clone(), project.clone()),
@@ -213,16 +251,50 @@ async fn read(
     if text(label::OWNER)? != owner.label(names) {
         return Err("its name and its owner differ".into());
     }
-    let name = ServiceName::new(text(label::SERVICE)?).map_err(|e| e.to_string())?;
+    found(unit, ensure, all.catalog, owner, project).await
+}
+
+/// Takes in a container of which it is known whose it is.
+async fn found(
+    unit: &Unit,
+    ensure: &Ensure,
+    catalog: &Catalog,
+    owner: Owner,
+    project: ProjectName,
+) -> Result<Found, Not> {
+    let names = &ensure.names;
+    let (name, service) = service_of(unit, names, catalog)?;
     let (features, superuser) = made_with(unit, names).ok_or("its labels do not say what it was made with")?;
-    let service = catalog.services.get(&name).ok_or_else(|| format!("`{name}` is not available any more"))?;
-    if service.slug.as_str() != slug {
+    if owner.container(names, &service.slug) != unit.name {
         return Err("its service has another slug now".into());
     }
     let how = TakeIn::Serving(STILL_GOOD);
-    let serving = ensure.take_in(unit, &owner, service, features, superuser, how).await?;
+    let serving = ensure.take_in(unit, owner.retains(), service, features, superuser, how).await?;
     if !ensure.is_published_as_wanted(&serving) {
         return Err("ports are published differently now".into());
     }
     Ok(Found { owner, project, service: name, serving })
+}
+
+/// The service that a container is of, as its label says.
+fn service_of<'a>(unit: &Unit, names: &Names, catalog: &'a Catalog) -> Result<(ServiceName, &'a Arc<Service>), Not> {
+    let name = unit.labels.get(&names.label(label::SERVICE)).ok_or("it has no label of its service")?;
+    let name = ServiceName::new(name).map_err(|e| e.to_string())?;
+    let service = catalog.services.get(&name).ok_or_else(|| format!("`{name}` is not available any more"))?;
+    Ok((name, service))
+}
+
+/// What a container is that nobody has: whatever was made differently from how it would be made now is of no use.
+async fn read_ready(unit: &Unit, ensure: &Ensure, catalog: &Catalog) -> Result<Ready, Not> {
+    let names = &ensure.names;
+    let (_, service) = service_of(unit, names, catalog)?;
+    let (features, superuser) = made_with(unit, names).ok_or("its labels do not say what it was made with")?;
+    let list: Vec<_> = features.iter().cloned().collect();
+    let pool::Kind { shape, image } = ensure.kind(service, &list, superuser).await.map_err(|e| e.to_string())?;
+    if unit.labels.get(&names.label(label::SHAPE)) != Some(&shape.0) {
+        return Err("it would be made differently now".into());
+    }
+    let how = TakeIn::Serving(STILL_GOOD);
+    let serving = ensure.take_in(unit, false, service, features, superuser, how).await?;
+    Ok(Ready { shape, image, serving })
 }

@@ -25,6 +25,7 @@ use crate::leaving::Leaving;
 use crate::metric;
 use crate::name::{AgentName, Names, ServiceName};
 use crate::owner::Owner;
+use crate::pool::Holds;
 use crate::progress::Progress;
 use crate::runtime::Unit;
 use crate::sandbox::{Live, Serving, Want};
@@ -423,16 +424,35 @@ impl Registry {
     /// Starts nothing new from now on.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
+        self.ensure.pool.stop.cancel();
+    }
+
+    /// Opens or closes the pool, and says nothing about what is not kept ready.
+    pub(crate) fn set_pool_open(&self, open: bool) {
+        self.ensure.pool.set_open(open);
+    }
+
+    /// What is ready before anybody asks.
+    pub fn pool(&self) -> Holds {
+        self.ensure.pool.holds()
+    }
+
+    /// Lets go everything that is ready.
+    pub(crate) async fn empty_pool(&self) {
+        let all = self.ensure.pool.claim_surplus(&BTreeMap::new());
+        join_all(all.into_iter().map(|claim| self.ensure.let_ready_go(claim, "the host goes down"))).await;
     }
 
     /// Has the next call look more closely at a container.
     pub(crate) fn doubt(&self, id: &str) {
         self.ensure.doubt(id);
+        self.ensure.pool.doubt(Some(id));
     }
 
     /// Has the next call look more closely at every container; while it is `unseen` what ends, every call.
     pub(crate) fn doubt_all(&self, unseen: bool) {
         self.ensure.doubt_all(unseen);
+        self.ensure.pool.doubt(None);
     }
 
     /// Lets an agent's sandbox go, and what is being made for it, if it has called nothing since. Decided under the entry's lock.
@@ -574,7 +594,8 @@ impl Registry {
     pub(crate) fn being_changed(&self, names: &Names) -> BTreeSet<String> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let busy = entries.iter().filter(|(_, e)| matches!(*e.lock(), State::Making(_) | State::LettingGo(_)));
-        busy.map(|(owner, _)| owner.label(names)).collect()
+        let ahead = (!self.ensure.pool.is_still()).then(|| names.pool());
+        busy.map(|(owner, _)| owner.label(names)).chain(ahead).collect()
     }
 
     fn start_lease(&self, entry: &Entry) {
@@ -628,6 +649,21 @@ impl Registry {
         });
         drop(entries);
         self.ensure.forget_all(&self.known_ids());
+    }
+
+    /// What was noted as handed out, by id.
+    pub(crate) fn handed_out(&self) -> Vec<String> {
+        let rows = self.ensure.store.handed_out().unwrap_or_default();
+        rows.into_iter().map(|row| row.container).collect()
+    }
+
+    /// Forgets who got what is gone.
+    pub(crate) fn forget_handed_out(&self, gone: Vec<String>) {
+        if !gone.is_empty()
+            && let Err(e) = self.ensure.store.forget_handed_out(&gone)
+        {
+            tracing::warn!(error = %e, "who got what is gone is not forgotten yet");
+        }
     }
 
     /// Counts time for what is asleep, and deletes what has been for long enough.
@@ -719,8 +755,10 @@ impl Registry {
         tx.send_replace(true);
     }
 
-    /// The ids of everything that is live.
+    /// The ids of everything that is live, or ready for whoever asks next.
     pub fn known_ids(&self) -> BTreeSet<String> {
+        // In this order: what is handed out between the two looks is known by the second.
+        let mut all = self.ensure.pool.ids();
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let ids = |state: &State| match state {
             State::Live(live) | State::Making(Flight { had: Some(live), .. }) => {
@@ -728,7 +766,8 @@ impl Registry {
             }
             _ => Vec::new(),
         };
-        entries.values().flat_map(|entry| ids(&entry.lock())).collect()
+        all.extend(entries.values().flat_map(|entry| ids(&entry.lock())));
+        all
     }
 
     fn called_since(entry: &Entry, since: Instant) -> bool {
@@ -742,7 +781,7 @@ impl Registry {
         until.is_none_or(|until| now >= until && now + self.limits().lease >= until + grace)
     }
 
-    /// Waits until no flight is under way, at most `bound`.
+    /// Waits until no flight is under way and nothing is being made ahead, at most `bound`.
     pub async fn settle(&self, bound: Duration) {
         let until = Instant::now() + bound;
         let entries: Vec<_> = self.entries.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
@@ -755,6 +794,7 @@ impl Registry {
             let mut done = done;
             let _ = tokio::time::timeout_at(until, done.wait_for(|done| *done)).await;
         }
+        let _ = tokio::time::timeout_at(until, self.ensure.pool.still()).await;
     }
 }
 

@@ -131,6 +131,9 @@ pub struct Unit {
     pub labels: Labels,
     /// What it is doing.
     pub state: UnitState,
+    /// The image by the reference it was made from, as long as that still means the same one, else another text. Known
+    /// where it was listed.
+    pub image: Option<String>,
     /// When it was created.
     pub created: SystemTime,
     /// Names the run that it is in, and is another text after each start. Known where the runtime was asked about this unit
@@ -390,6 +393,9 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Every unit, running or not, that has all of these labels with these values. One call to the runtime.
     async fn list(&self, labels: &[(&str, &str)]) -> Result<Vec<Unit>>;
+
+    /// Those of these units that exist, running or not. One call to the runtime, however many there are besides.
+    async fn find(&self, ids: &[&str]) -> Result<Vec<Unit>>;
 
     /// One unit, looked up by id or by its exact name.
     async fn inspect(&self, id_or_name: &str) -> Result<Unit>;

@@ -55,7 +55,7 @@ impl From<rusqlite::Error> for StoreError {
 }
 
 /// Version of the schema, kept in `user_version`.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 
 const SCHEMA: &str = "
 CREATE TABLE agents (
@@ -81,6 +81,22 @@ CREATE TABLE artifacts (
     sha256 TEXT NOT NULL, size INTEGER NOT NULL, created_unix INTEGER NOT NULL
 ) STRICT;
 ";
+
+/// Since version 3: who got what was ready before.
+const SCHEMA_3: &str = "
+CREATE TABLE handed_out (container TEXT PRIMARY KEY, agent TEXT NOT NULL, project TEXT NOT NULL) STRICT;
+";
+
+/// A container that was made before anybody asked for it, and who got it. Its labels cannot tell, as Docker changes none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandOut {
+    /// The runtime's id of it.
+    pub container: String,
+    /// Who got it.
+    pub agent: AgentName,
+    /// For which project.
+    pub project: ProjectName,
+}
 
 /// A file that was copied out of a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,6 +196,9 @@ impl Store {
         }
         if version < 2 {
             tx.execute_batch(SCHEMA_2)?;
+        }
+        if version < 3 {
+            tx.execute_batch(SCHEMA_3)?;
         }
         tx.pragma_update(None, "user_version", VERSION)?;
         tx.commit()?;
@@ -452,6 +471,61 @@ impl Store {
     /// When the file cannot be written.
     pub fn remove_kept(&self, key: &str, service: &ServiceName) -> Result<(), StoreError> {
         self.db().execute("DELETE FROM kept WHERE key = ?1 AND service = ?2", params![key, service.as_str()])?;
+        Ok(())
+    }
+}
+
+/// What was ready before.
+impl Store {
+    /// Everything that was handed out.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn handed_out(&self) -> Result<Vec<HandOut>, StoreError> {
+        let db = self.db();
+        let mut query = db.prepare("SELECT container, agent, project FROM handed_out ORDER BY container")?;
+        let rows = query.query_map([], |r| {
+            let (agent, project): (String, String) = (r.get(1)?, r.get(2)?);
+            Ok(HandOut {
+                container: r.get(0)?,
+                agent: AgentName::new(&agent).map_err(|e| bad_column(1, e))?,
+                project: ProjectName::new(&project).map_err(|e| bad_column(2, e))?,
+            })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Notes who gets what. It outlives the host, and need not outlive a power cut as everything else does, which no
+    /// throwaway container outlives either; so an agent does not wait for the disk.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn hand_out(&self, rows: &[HandOut]) -> Result<(), StoreError> {
+        let mut db = self.db();
+        db.execute_batch("PRAGMA synchronous = NORMAL")?;
+        let noted = (|| {
+            let tx = db.transaction()?;
+            for HandOut { container, agent, project } in rows {
+                let sql = "INSERT OR REPLACE INTO handed_out VALUES (?1, ?2, ?3)";
+                tx.execute(sql, params![container, agent.as_str(), project.as_str()])?;
+            }
+            tx.commit()
+        })();
+        db.execute_batch("PRAGMA synchronous = FULL")?;
+        Ok(noted?)
+    }
+
+    /// Forgets who got containers that are gone, or never got them.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn forget_handed_out(&self, containers: &[String]) -> Result<(), StoreError> {
+        let mut db = self.db();
+        let tx = db.transaction()?;
+        for container in containers {
+            tx.execute("DELETE FROM handed_out WHERE container = ?1", [container])?;
+        }
+        tx.commit()?;
         Ok(())
     }
 }

@@ -70,6 +70,7 @@ mod tests {
             published_port: None,
             labels: folder.then(|| (names.label(label::FOLDER), "f".to_owned())).into_iter().collect(),
             state: UnitState::Running,
+            image: None,
             created: SystemTime::now(),
             run: None,
         };

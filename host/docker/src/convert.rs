@@ -32,6 +32,7 @@ pub(crate) fn listed(container: ContainerSummary, network: &str) -> Option<Unit>
         published_port: published,
         labels: labels(container.labels),
         state,
+        image: container.image,
         created: u64::try_from(container.created.unwrap_or_default()).map_or(UNIX_EPOCH, from_seconds),
         run: None,
     })
@@ -50,6 +51,7 @@ pub(crate) fn inspected(container: ContainerInspectResponse, network: &str) -> O
         published_port: published(ports),
         labels: labels(container.config.and_then(|config| config.labels)),
         state,
+        image: None,
         created: container.created.as_deref().and_then(instant).unwrap_or(UNIX_EPOCH),
         run,
     })

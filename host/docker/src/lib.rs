@@ -195,6 +195,10 @@ impl Runtime for DockerRuntime {
         units::ended(&self.connection.client().await?, id).await
     }
 
+    async fn find(&self, ids: &[&str]) -> Result<Vec<Unit>> {
+        units::find(&self.connection.client().await?, ids, self.network()).await
+    }
+
     async fn list(&self, labels: &[(&str, &str)]) -> Result<Vec<Unit>> {
         units::list(&self.connection.client().await?, labels, self.network()).await
     }

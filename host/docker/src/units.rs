@@ -65,6 +65,23 @@ pub(crate) async fn list(docker: &Docker, labels: &[(&str, &str)], network: &str
         .collect())
 }
 
+/// Those of these containers that exist. Docker looks at these alone, however many there are.
+pub(crate) async fn find(docker: &Docker, ids: &[&str], network: &str) -> Result<Vec<Unit>> {
+    // Without a filter it would list everything.
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let wanted = ids.iter().map(|id| identifier(id).map(str::to_owned)).collect::<Result<_>>()?;
+    let options = ListContainersOptions {
+        all: true,
+        filters: Some(HashMap::from([("id".to_owned(), wanted)])),
+        ..ListContainersOptions::default()
+    };
+    let found = within(limits::LIST, docker.list_containers(Some(options))).await?;
+    let units = found.into_iter().filter_map(|container| convert::listed(container, network));
+    Ok(units.filter(|unit| ids.contains(&unit.id.as_str())).collect())
+}
+
 /// Gives a container another name.
 pub(crate) async fn rename(docker: &Docker, id: &str, name: &str, network: &str) -> Result<()> {
     let (id, name) = (identifier(id)?, identifier(name)?);

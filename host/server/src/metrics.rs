@@ -5,7 +5,9 @@ use std::sync::OnceLock;
 use metrics::{describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use sandbar_core::host::Host;
-use sandbar_core::metric::{ENGINE_CALLS, HELD, PULLS, RELEASED, REQUESTS, STEP_SECONDS, SWEEP_SECONDS};
+use sandbar_core::metric::{
+    ENGINE_CALLS, HANDED_OUT, HELD, PULLS, RELEASED, REQUESTS, STEP_SECONDS, SWEEP_SECONDS,
+};
 
 /// Bounds of the histograms, in seconds: from a Redis that is ready at once to the longest pull.
 const BOUNDS: [f64; 10] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0];
@@ -28,6 +30,7 @@ pub(crate) fn recorder() -> &'static PrometheusHandle {
         describe_histogram!(STEP_SECONDS, "How long the steps of making a service take, by service and step.");
         describe_counter!(PULLS, "Pulls of images, by result.");
         describe_gauge!(HELD, "What there is now, by state.");
+        describe_counter!(HANDED_OUT, "Services that calls got, by service and whether they were ready before.");
         describe_counter!(RELEASED, "What was let go, by reason.");
         describe_histogram!(SWEEP_SECONDS, "How long the janitor's sweeps take.");
         describe_counter!(ENGINE_CALLS, "Recipes that engines were asked for, by service and result.");
@@ -39,9 +42,14 @@ pub(crate) fn recorder() -> &'static PrometheusHandle {
 pub(crate) fn page(host: &Host) -> String {
     let recorder = recorder();
     let (sandboxes, awake) = host.registry().occupied();
-    for (state, count) in
-        [("sandboxes", sandboxes), ("retained_awake", awake), ("leaving", host.registry().leaving().len())]
-    {
+    let pool = host.registry().pool();
+    for (state, count) in [
+        ("sandboxes", sandboxes),
+        ("retained_awake", awake),
+        ("leaving", host.registry().leaving().len()),
+        ("ready", pool.ready),
+        ("ready_making", pool.making),
+    ] {
         gauge!(HELD, "state" => state).set(count as f64);
     }
     recorder.render()

@@ -9,6 +9,9 @@ use sandbar_core::runtime::{Labels, Unit, UnitState};
 /// How the keys of containers begin in which agents run.
 pub(crate) const OWN: &str = "own/";
 
+/// What stands for the agent in the key of what nobody has yet.
+pub(crate) const POOL: &str = "sandbar-pool";
+
 /// The agent of `agent/service` or `agent/service@project`.
 pub(crate) fn agent_of(key: &str) -> &str {
     key.split('/').next().unwrap_or_default()
@@ -52,6 +55,8 @@ pub(crate) struct Container {
     pub(crate) networked: bool,
     /// The commands that are at work in it, each with the host that started it.
     pub(crate) at_work: BTreeSet<(u64, u64)>,
+    /// The image it runs, as its reference.
+    pub(crate) image: String,
 }
 
 impl Container {
@@ -86,6 +91,7 @@ impl Container {
             folder: None,
             networked: true,
             at_work: BTreeSet::new(),
+            image: String::new(),
         }
     }
 
@@ -99,6 +105,7 @@ impl Container {
             published_port: self.published_port.filter(|_| up),
             labels: self.labels.clone(),
             state: self.state,
+            image: Some(self.image.clone()),
             created: self.created,
             run: None,
         }

@@ -14,7 +14,7 @@ use sandbar_core::runtime::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::container::agent_of;
+use crate::container::{POOL, agent_of};
 use crate::disk::{Disk, InUse};
 use crate::engine::PANIC;
 use crate::faults::{Course, Kind, Trouble};
@@ -170,8 +170,17 @@ fn look_at_rename(inner: &mut Inner, id: &str, name: &str) {
     if !inner.is_ours(&container.labels) {
         inner.violation(format!("{} is somebody else's and was to be renamed to {name}", container.name));
     }
+    let is_ready = inner.names.read(&container.name) == sandbar_core::name::Kind::Pooled;
+    if inner.names.read(name) == sandbar_core::name::Kind::Pooled
+        && inner.names.read(&container.name) != sandbar_core::name::Kind::Making
+    {
+        inner.violation(format!("{} was somebody's and becomes {name}", container.name));
+    }
     let Some((agent, _)) = inner.serves(name) else { return };
-    if agent != container.agent() {
+    if is_ready && container.agent() != POOL {
+        inner.violation(format!("{} was handed out before", container.name));
+    }
+    if agent != container.agent() && !is_ready {
         inner.violation(format!("{} of {} becomes {name}", container.name, container.agent()));
     }
     let mut due = container.features(&inner.names);
@@ -219,6 +228,9 @@ fn rename(inner: &mut Inner, id: &str, name: &str, tells: bool) -> Result<()> {
     }
     inner.rename(id, name);
     inner.log(|| format!("  {old} -> {name}"));
+    if inner.names.read(&old) == sandbar_core::name::Kind::Pooled {
+        inner.hand_out(id, name);
+    }
     if inner.names.read(name) == sandbar_core::name::Kind::Leaving {
         look_at_age(inner, id);
     }
@@ -383,6 +395,19 @@ impl Runtime for Docker {
         });
         let list = move |inner: &mut Inner| Ok(inner.labelled(if loose { &[] } else { &wanted }));
         self.call(Kind::List, &owner, Kind::List.deadline(), list).await
+    }
+
+    async fn find(&self, ids: &[&str]) -> Result<Vec<Unit>> {
+        let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+        let key = self.0.with(|inner| {
+            inner.listings += 1;
+            ids.first().map(|id| inner.key(id)).unwrap_or_default()
+        });
+        let owner = agent_of(&key).to_owned();
+        let find = move |inner: &mut Inner| {
+            Ok(ids.iter().filter_map(|id| inner.containers.get(id)).map(crate::container::Container::unit).collect())
+        };
+        self.call(Kind::List, &owner, Kind::List.deadline(), find).await
     }
 
     async fn inspect(&self, id_or_name: &str) -> Result<Unit> {

@@ -10,7 +10,7 @@ use sandbar_core::runtime::UnitState;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use crate::container::Container;
+use crate::container::{Container, POOL};
 use crate::engine;
 use crate::faults::Knobs;
 use crate::ledger::Agent;
@@ -110,8 +110,11 @@ impl Stage {
                 self.lab.store(n, Ordering::Relaxed);
                 host.set_project(engine::project("lab"), engine::lab(n)).unwrap();
             }
-            Event::Meddle { agent, service, how, making, after } => {
-                let target = self.world.wait(|inner| self.target(inner, agent, service, making));
+            Event::Meddle { agent, service, how, making, ready, after } => {
+                let target = self.world.wait(|inner| {
+                    let ready = ready.then(|| inner.ready().map(|c| c.id.clone()).next()).flatten();
+                    ready.or_else(|| self.target(inner, agent, service, making))
+                });
                 // There may be nothing to meddle with for long.
                 if let Ok(id) = tokio::time::timeout(PATIENCE, target).await {
                     tokio::time::sleep(after).await;
@@ -188,7 +191,7 @@ impl Stage {
             inner.touch();
             matches!(how, Meddle::Replace).then_some(container.key)
         });
-        if let Some((_, service)) = replaced.as_deref().and_then(|key| key.split_once('/')) {
+        if let Some((_, service)) = replaced.as_deref().and_then(|key| key.split_once('/')).filter(|(a, _)| *a != POOL) {
             self.squat(agent, service);
         }
     }
@@ -274,6 +277,10 @@ impl Stage {
         self.rest(host, AT_LAST).await;
         self.look_at_rest(host, "at rest");
         self.look_at_rights(host);
+        let (ready, due) = (host.registry().pool().ready, self.schedule.pool.iter().map(|(_, _, n)| n).sum::<usize>());
+        if !soon && ready != due {
+            self.world.violation(format!("{ready} containers are ready, and {due} should be"));
+        }
         if self.schedule.remakes < 100 {
             tokio::time::sleep(Duration::from_secs(601)).await;
         }
@@ -387,7 +394,7 @@ impl Stage {
         tokio::time::sleep(Duration::from_secs(30)).await;
         self.look_at_rest(&host, "at the end");
         let left = self.world.with(|inner| {
-            let awake = inner.ours().filter(|c| c.is_up() || !self.is_kept(&c.name));
+            let awake = inner.ours().filter(|c| c.agent() != POOL && (c.is_up() || !self.is_kept(&c.name)));
             awake.map(|c| c.name.clone()).collect::<Vec<_>>()
         });
         if !left.is_empty() || host.registry().occupied() != (0, 0) {
@@ -403,7 +410,7 @@ impl Stage {
         tokio::time::sleep(SHORT + Duration::from_secs(300)).await;
         self.look_at_rest(host, "after everything expired");
         let left = self.world.with(|inner| {
-            let names = inner.ours().map(|c| c.name.clone());
+            let names = inner.ours().filter(|c| c.agent() != POOL).map(|c| c.name.clone());
             names
                 .chain(inner.disk.volumes.keys().cloned())
                 .chain(inner.disk.folders.keys().cloned())

@@ -9,7 +9,7 @@ use sandbar_core::owner::Owner;
 use sandbar_core::runtime::UnitState;
 use sandbar_core::store::KeptRow;
 
-use crate::container::Container;
+use crate::container::{Container, POOL};
 use crate::stage::Stage;
 
 impl Stage {
@@ -17,7 +17,7 @@ impl Stage {
     pub(crate) fn is_at_rest(&self, host: &Host) -> bool {
         let busy = |state: &str| state == "making" || state == "letting_go";
         let registry = host.registry();
-        registry.leaving().is_empty() && !registry.owners().iter().any(|o| busy(registry.snapshot(o).state))
+        registry.pool().making == 0 && registry.leaving().is_empty() && !registry.owners().iter().any(|o| busy(registry.snapshot(o).state))
     }
 
     /// What exists is what the registry says, and the registry says that nothing is under way.
@@ -45,8 +45,13 @@ impl Stage {
         if books > 0 {
             self.world.violation(format!("{when}: {books} things are still being removed"));
         }
+        let (known, making) = (host.registry().known_ids(), host.registry().pool().making > 0);
         let stray: Vec<_> = self.world.with(|inner| {
             let asleep = |c: &&Container| !c.is_up() && self.is_kept(&c.name);
+            live.extend(inner.ready().filter(|c| known.contains(&c.id)).map(|c| c.id.clone()));
+            // Whole, or nearly, and not on the books yet.
+            let ahead = inner.ours().filter(|c| making && c.agent() == POOL);
+            live.extend(ahead.map(|c| c.id.clone()));
             // What somebody else renamed and the host then put to sleep is a stranger to it, for a while.
             let renamed =
                 |c: &&Container| !c.is_up() && c.key.contains('@') && inner.names.read(&c.name) == Kind::Other;

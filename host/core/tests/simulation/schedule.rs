@@ -62,6 +62,8 @@ pub(crate) enum Event {
         how: Meddle,
         /// A container that is being made, rather than the one that serves.
         making: bool,
+        /// One that nobody has yet, if there is one.
+        ready: bool,
         /// After it was found.
         after: Duration,
     },
@@ -144,7 +146,21 @@ pub(crate) struct Schedule {
     pub(crate) idle_sleep: Duration,
     pub(crate) idle_close: Duration,
     pub(crate) delete_after: Duration,
+    /// What is kept ready: services, features, how many.
+    pub(crate) pool: Vec<(&'static str, &'static [&'static str], usize)>,
     pub(crate) runs: Vec<Run>,
+}
+
+/// What is kept ready in a third of all schedules. It has numbers of its own, so that the others are as they were without it.
+fn draw_pool(seed: u64) -> Vec<(&'static str, &'static [&'static str], usize)> {
+    let mut rng = Rng::keyed(seed, "pool", 0);
+    if !rng.chance(350) {
+        return Vec::new();
+    }
+    let all: [(_, &[_]); 5] =
+        [("pg", &[]), ("pg", &["postgis"]), ("redis", &[]), ("redis", &["search"]), ("mongo", &[])];
+    let sized = all.map(|(service, features)| (service, features, usize::try_from(rng.below(3)).unwrap_or(0)));
+    sized.into_iter().filter(|(_, _, size)| *size > 0).collect()
 }
 
 impl Schedule {
@@ -163,6 +179,7 @@ impl Schedule {
             idle_sleep: Duration::from_secs(15 * 60),
             idle_close: Duration::from_secs(30 * 60),
             delete_after: LONG,
+            pool: Vec::new(),
             runs: Vec::new(),
         }
     }
@@ -182,6 +199,7 @@ impl Schedule {
             publish: rng.chance(300),
             contained,
             idles: rng.chance(100),
+            pool: draw_pool(seed),
             knobs,
             runs,
             ..Self::plain()
@@ -214,6 +232,7 @@ impl Schedule {
             idle_sleep: Duration::from_secs(*rng.pick(&[300, 900])),
             idle_close: Duration::from_secs(*rng.pick(&[300, 1800])),
             delete_after: if rng.chance(300) { SHORT } else { LONG },
+            pool: draw_pool(seed),
             knobs,
             runs,
         }
@@ -358,7 +377,8 @@ impl Event {
                     let how = *rng.pick(&all);
                     // Between its confirmation and its commit nobody would notice that one was started again.
                     let making = rng.chance(350) && !matches!(how, Meddle::Restart);
-                    Self::Meddle { agent, service, how, making, after: rng.up_to(&[1, 20, 300]) }
+                    let after = rng.up_to(&[1, 20, 300]);
+                    Self::Meddle { agent, service, how, making, ready: after.subsec_millis() % 4 == 0, after }
                 }
                 7..9 => Self::Outage { lasts: rng.up_to(&[50, 2_000, 30_000]), kills: rng.chance(400) },
                 _ => Self::Squat { agent, service },

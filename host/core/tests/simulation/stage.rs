@@ -15,6 +15,7 @@ use sandbar_core::janitor::Pace;
 use sandbar_core::name::{AgentName, EngineSlug, Installation, Kind, Names, Namespace, ProjectName, ServiceName};
 use sandbar_core::owner::{Owner, Tenant};
 use sandbar_core::people::{Caller, Configured, People};
+use sandbar_core::pool::Target;
 use sandbar_core::runtime::UnitState;
 use sandbar_core::store::Store;
 use serde_json::{Value, json};
@@ -110,6 +111,8 @@ impl Stage {
                 idle_sleep: self.schedule.idle_sleep,
                 idle_close: self.schedule.idle_close,
                 delete_after: self.schedule.delete_after,
+                pool: self.schedule.pool.iter().map(target).collect(),
+                pool_idle: Duration::from_secs(24 * 3600),
                 ..Limits::default()
             },
             pace: Pace::default(),
@@ -529,6 +532,10 @@ fn passwords(evidence: &Value) -> String {
     let entries = evidence.as_object().into_iter().flatten();
     let short = |entry: &Value| entry["password"].as_str().and_then(|p| p.get(..6)).unwrap_or("-").to_owned();
     entries.map(|(service, entry)| format!("{service}:{}", short(entry))).collect::<Vec<_>>().join(" ")
+}
+
+fn target((service, features, size): &(&str, &[&str], usize)) -> Target {
+    Target { service: ServiceName::new(service).unwrap(), features: engine::set(features), size: *size }
 }
 
 /// Lets the simulated Docker know by which keys and names tenants go.

@@ -12,7 +12,7 @@ use sandbar_core::runtime::{DataKind, DataPlan, Event, Labels, Unit, UnitPlan, U
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::container::{Container, OWN, agent_of};
+use crate::container::{Container, OWN, POOL, agent_of};
 use crate::disk::Disk;
 use crate::faults::{Kind, Knobs, Trouble};
 use crate::rng::Rng;
@@ -35,8 +35,9 @@ pub(crate) struct Inner {
     pub(crate) violations: Vec<String>,
     /// When somebody other than the host last did something to an agent's containers.
     pub(crate) disturbed: BTreeMap<String, Duration>,
-    /// How many containers were created.
+    /// How many containers were created for somebody, or handed out.
     pub(crate) created: u64,
+    numbered: u64,
     pub(crate) away: bool,
     /// Since when the host has known what there is.
     pub(crate) up_since: Duration,
@@ -141,6 +142,11 @@ impl Inner {
         self.containers.values().filter(|c| self.is_ours(&c.labels))
     }
 
+    /// What is ready and nobody has.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = &Container> {
+        self.ours().filter(|c| self.names.read(&c.name) == NameKind::Pooled)
+    }
+
     pub(crate) fn find(&self, id_or_name: &str) -> Option<&Container> {
         let named = || self.containers.get(self.by_name.get(id_or_name)?).filter(|c| c.name == id_or_name);
         self.containers.get(id_or_name).or_else(named)
@@ -180,6 +186,7 @@ impl Inner {
         self.keys.insert(plan.name.clone(), key.to_owned());
         let mut container = self.new_container(&plan.name, plan.labels.clone(), key);
         container.env.clone_from(&plan.env);
+        container.image.clone_from(&plan.image);
         (container.publish, container.host) = (plan.publish && plan.port.is_some(), host);
         container.networked = plan.network;
         container.folder = plan.folder.as_ref().map(|f| Disk::name(&f.from));
@@ -190,8 +197,10 @@ impl Inner {
     }
 
     pub(crate) fn new_container(&mut self, name: &str, labels: Labels, key: &str) -> Container {
-        self.created += 1;
-        let mut container = Container::new(&format!("{:064x}", self.created), name, labels, key);
+        self.numbered += 1;
+        // What is made ahead counts when somebody gets it.
+        self.created += u64::from(agent_of(key) != POOL);
+        let mut container = Container::new(&format!("{:064x}", self.numbered), name, labels, key);
         container.born = self.now();
         let wall = container.born.as_secs().saturating_add_signed(WALL + self.wall);
         container.created = SystemTime::UNIX_EPOCH + Duration::from_secs(wall);
@@ -216,6 +225,21 @@ impl Inner {
         let Some(container) = self.containers.get_mut(id) else { return };
         self.by_name.remove(&std::mem::replace(&mut container.name, name.to_owned()));
         self.by_name.insert(name.to_owned(), id.to_owned());
+    }
+
+    /// What was ready is somebody's from now on, with what happened to it.
+    pub(crate) fn hand_out(&mut self, id: &str, name: &str) {
+        let Some((agent, slug)) = self.serves(name) else { return };
+        let key = format!("{agent}/{slug}");
+        self.created += 1;
+        self.count("handed out");
+        if let Some(at) = self.disturbed.get(POOL).copied() {
+            let known = self.disturbed.entry(agent).or_default();
+            *known = at.max(*known);
+        }
+        if let Some(container) = self.containers.get_mut(id) {
+            container.key = key;
+        }
     }
 
     /// Whose things with this owner label are, as `agent` and `project`.
@@ -274,7 +298,7 @@ impl Inner {
             self.add_running(&format!("{namespace}-agent-{agent}"), Labels::new(), &key);
         } else {
             let labels = [(self.names.label(label::AGENT), agent.to_owned())].into();
-            self.add_running(&format!("worker-{}", self.created), labels, &key);
+            self.add_running(&format!("worker-{}", self.numbered), labels, &key);
         }
     }
 
@@ -512,6 +536,7 @@ impl World {
             violations: Vec::new(),
             disturbed: BTreeMap::new(),
             created: 0,
+            numbered: 0,
             away: false,
             up_since: Duration::ZERO,
             hosts: 0,
