@@ -99,7 +99,7 @@ impl Janitor {
             Kind::Sandbox { agent, .. } => AgentName::new(agent).ok().map(|agent| self.names.owner(&agent)),
             _ => unit.labels.get(&owner).cloned(),
         };
-        let ours: Vec<_> = ours.into_iter().filter(|u| !whose(u).is_some_and(|o| changing.contains(&o))).collect();
+        let is_changing = |unit: &Unit| whose(unit).is_some_and(|owner| changing.contains(&owner));
         let known = self.registry.known_ids();
         // One listing may be older than a change of the registry; what is unknown must stay so for the grace.
         let strangers: BTreeMap<_, _> = ours
@@ -113,7 +113,7 @@ impl Janitor {
         for unit in &ours {
             let stale = self.unknown.get(&unit.id).is_some_and(|seen| now.duration_since(*seen) >= self.pace.grace);
             // Looked at again here: nothing without our labels is ever removed.
-            if !stale || !self.names.are_ours(&unit.labels) {
+            if !stale || is_changing(unit) || !self.names.are_ours(&unit.labels) {
                 continue;
             }
             if self.is_retained(unit) {

@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -93,7 +93,9 @@ pub(crate) struct Pool {
     /// Something that was being made ahead is ready, or will not be.
     ended: Notify,
     /// How many calls make something while their callers wait.
-    calls: watch::Sender<usize>,
+    calls: AtomicUsize,
+    /// There is none any more.
+    calm: Notify,
     /// Ends what is being made ahead.
     pub(crate) stop: CancellationToken,
 }
@@ -116,7 +118,8 @@ impl Pool {
             open: AtomicBool::new(false),
             changed: Notify::new(),
             ended: Notify::new(),
-            calls: watch::Sender::new(0),
+            calls: AtomicUsize::new(0),
+            calm: Notify::new(),
             stop: CancellationToken::new(),
         }
     }
@@ -291,23 +294,30 @@ impl Pool {
 
     /// Counts a call that makes something, as long as that is held.
     pub(crate) fn call(&self) -> Calling<'_> {
-        self.calls.send_modify(|n| *n += 1);
-        Calling(&self.calls)
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        Calling(self)
     }
 
     /// Waits until no call makes anything.
     pub(crate) async fn quiet(&self) {
-        // Its sender is this pool's own.
-        let _ = self.calls.subscribe().wait_for(|n| *n == 0).await;
+        loop {
+            let calm = self.calm.notified();
+            if self.calls.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            calm.await;
+        }
     }
 }
 
 /// See [`Pool::call`].
-pub(crate) struct Calling<'a>(&'a watch::Sender<usize>);
+pub(crate) struct Calling<'a>(&'a Pool);
 
 impl Drop for Calling<'_> {
     fn drop(&mut self) {
-        self.0.send_modify(|n| *n -= 1);
+        if self.0.calls.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.calm.notify_waiters();
+        }
     }
 }
 

@@ -277,8 +277,14 @@ impl Stage {
         self.rest(host, AT_LAST).await;
         self.look_at_rest(host, "at rest");
         self.look_at_rights(host);
-        let (ready, due) = (host.registry().pool().ready, self.schedule.pool.iter().map(|(_, _, n)| n).sum::<usize>());
-        if !soon && ready != due {
+        // What failed often is tried again after a while only.
+        let due: usize = self.schedule.pool.iter().map(|(_, _, n)| n).sum();
+        let until = self.world.now() + AT_LAST;
+        while host.registry().pool().ready != due && self.world.now() < until {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let ready = host.registry().pool().ready;
+        if ready != due {
             self.world.violation(format!("{ready} containers are ready, and {due} should be"));
         }
         if self.schedule.remakes < 100 {
@@ -312,6 +318,8 @@ impl Stage {
         if self.schedule.idles {
             self.idle(host, &second).await;
         }
+        // Nothing is being made ahead, then, when this host ends.
+        self.rest(host, AT_LAST).await;
         for container in foreign {
             let same =
                 self.world.with(|inner| inner.containers.get(&container.id).is_some_and(|c| c.name == container.name));
