@@ -37,6 +37,9 @@ pub(crate) struct Config {
     pub(crate) engines: BTreeMap<ServiceName, Engine>,
     /// What an engine asks for, and what is run: a mirror, or a local tag.
     pub(crate) images: BTreeMap<String, String>,
+    /// How many containers are kept ready before anybody asks, by service and features, such as `postgres` or
+    /// `"postgres+vector"`. Only who wants exactly that gets one. No boxes, and nothing retained.
+    pub(crate) pool: BTreeMap<String, usize>,
     /// Projects by name. They may also be declared while the host runs.
     pub(crate) projects: BTreeMap<ProjectName, Declared>,
     /// Agents by name. They may also be registered while the host runs.
@@ -160,6 +163,8 @@ pub(crate) struct Sandbox {
     pub(crate) max_live: usize,
     /// The roles of agents that may ask.
     pub(crate) roles: Vec<String>,
+    /// What nobody asked for in this time is kept ready once only, in seconds.
+    pub(crate) pool_idle_secs: u64,
 }
 
 impl Default for Sandbox {
@@ -171,6 +176,7 @@ impl Default for Sandbox {
             pids: 256,
             max_live: 200,
             roles: ["developer", "qa"].map(str::to_owned).into(),
+            pool_idle_secs: 3600,
         }
     }
 }

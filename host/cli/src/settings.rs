@@ -1,18 +1,20 @@
 //! From what the operator wrote to what the core takes: reads secrets, compares what is named with what there is, and
 //! says every problem at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::catalog::Catalog;
 use sandbar_core::ensure::Limits;
+use sandbar_core::error::listed;
 use sandbar_core::host::{BoxBudget, Settings};
 use sandbar_core::image::Image;
 use sandbar_core::janitor::Pace;
 use sandbar_core::name::{Names, ProjectName, ServiceName};
 use sandbar_core::people::{Caller, Configured};
+use sandbar_core::pool::Target;
 use sandbar_core::project::Project;
 use sandbar_core::secret::sha256_hex;
 
@@ -130,6 +132,7 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             images.insert(from, to.clone());
         }
     }
+    let pool = pool(config, catalog, &mut problems);
     problems.0.extend(ranges(config).into_iter().map(|(at, why)| Problem::new(at, why)));
     let enabled_by_environment = std::env::var(names.switch_variable())
         .ok()
@@ -150,6 +153,8 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             lease: Duration::from_secs(config.janitor.lease_secs),
             publish: config.docker.publish == Publish::Loopback,
             images,
+            pool,
+            pool_idle: Duration::from_secs(config.sandbox.pool_idle_secs),
             pull: config.docker.pull_limits().total,
             max_awake: retention.max_live,
             idle_sleep: Duration::from_secs(retention.idle_sleep_secs),
@@ -167,6 +172,48 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
         local_only: config.privacy.mode == PrivacyMode::LocalOnly,
         names,
     })
+}
+
+/// What is kept ready.
+fn pool(config: &Config, catalog: &Catalog, problems: &mut Problems) -> Vec<Target> {
+    let mut targets: Vec<Target> = Vec::new();
+    for (kind, size) in &config.pool {
+        let at = format!("[pool] {kind:?}");
+        let target = pool_target(kind, *size, catalog).and_then(|target| {
+            let same = |t: &Target| (&t.service, &t.features) == (&target.service, &target.features);
+            if targets.iter().any(same) { Err("it stands there twice".to_owned()) } else { Ok(target) }
+        });
+        targets.extend(problems.note(&at, target));
+    }
+    let (all, most) = (config.pool.values().fold(0_usize, |all, n| all.saturating_add(*n)), config.sandbox.max_live);
+    if all > most {
+        let why = format!("{all} containers would be kept ready, and `[sandbox] max_live` is {most}");
+        problems.0.push(Problem::new("[pool]", why));
+    }
+    targets
+}
+
+/// One kind, as `postgres+vector+postgis`.
+fn pool_target(kind: &str, size: usize, catalog: &Catalog) -> Result<Target, String> {
+    let mut words = kind.split('+');
+    let service = ServiceName::new(words.next().unwrap_or_default()).map_err(|e| e.to_string())?;
+    let features: BTreeSet<_> = words.map(str::to_owned).collect();
+    let Some(found) = catalog.services.get(&service) else {
+        // One that is broken now may serve later.
+        if catalog.broken.iter().any(|b| b.name == service.as_str()) {
+            return Ok(Target { service, features, size });
+        }
+        let all: Vec<_> = catalog.services.keys().map(ServiceName::as_str).collect();
+        return Err(format!("there is no service `{service}`; there is {}", listed(&all)));
+    };
+    if found.work_folder.is_some() {
+        return Err(format!("`{service}` is a box, and boxes are made for somebody from the start"));
+    }
+    let known = found.features();
+    match features.iter().find(|feature| !known.contains(feature)) {
+        Some(unknown) => Err(format!("`{service}` has no feature `{unknown}`; it has {}", listed(&known))),
+        None => Ok(Target { service, features, size }),
+    }
 }
 
 /// Between these a retained thing falls asleep: sooner and it would do nothing else, later and it would never.

@@ -2,9 +2,11 @@
 //! could not be loaded with the reason. Immutable once built; a reload builds a new one.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::watch;
 
 use crate::check::{self, Checked, Grants, Refusal, check};
@@ -116,6 +118,17 @@ impl Service {
             work_folder = work_folder.or_else(|| checked.recipe().container.work_folder.clone());
         }
         Ok((Duration::from_millis(slowest.into()), work_folder))
+    }
+
+    /// The same for who works on behalf of many: an engine that panics has no answer, and takes nobody along.
+    pub(crate) async fn recipe_or_error(
+        &self,
+        features: &[String],
+        retained: bool,
+        superuser: bool,
+    ) -> Result<Checked, RecipeError> {
+        let recipe = AssertUnwindSafe(self.recipe(features, retained, superuser)).catch_unwind().await;
+        recipe.unwrap_or_else(|_| Err(RecipeError::Engine(EngineError::Broken("it panicked".to_owned()))))
     }
 
     /// The allowlist.

@@ -25,7 +25,7 @@ use crate::metric;
 use crate::name::{Names, ServiceName};
 use crate::owner::{For, Owner, folder_that_goes};
 use crate::plan::{Note, Secrets};
-use crate::pool::{Pool, Taken, Target};
+use crate::pool::{Pool, Target};
 use crate::progress::{Progress, ProgressSink};
 use crate::provision::{Made, Maker, NotMade};
 use crate::registry::Entry;
@@ -326,7 +326,8 @@ impl Ensure {
             }
         }
         let found = self.runtime.inspect(&serving.id).await;
-        if found.as_ref().is_ok_and(|unit| unit.run == serving.run) {
+        // A listing may still say that it runs when its end was told already.
+        if found.as_ref().is_ok_and(|unit| unit.run == serving.run && unit.state == UnitState::Running) {
             return Ok(true);
         }
         self.doubt(&serving.id);
@@ -547,7 +548,9 @@ impl Ensure {
                 (Some(claim), RuntimeError::Conflict { .. }) => drop(claim),
                 (taken, _) => {
                     self.leaving.discard(&id, false, serving.folder().filter(|_| !owner.retains())).await;
-                    taken.map(Taken::spend);
+                    if let Some(claim) = taken {
+                        claim.spend();
+                    }
                 }
             }
             self.health.note(&e);
@@ -560,7 +563,9 @@ impl Ensure {
             });
         }
         crash::here("committed");
-        taken.map(Taken::spend);
+        if let Some(claim) = taken {
+            claim.spend();
+        }
         let Serving { name: container, features, superuser, .. } = &serving;
         match old {
             None => {

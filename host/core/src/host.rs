@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 use schemars::JsonSchema;
 use serde::Serialize;
+use tokio::sync::Notify;
 
 use crate::budget::Coming;
 use crate::catalog::{CatalogHandle, RecipeError};
@@ -90,6 +91,7 @@ pub struct Host {
     roles: BTreeSet<String>,
     configured: BTreeSet<ProjectName>,
     projects: RwLock<BTreeMap<ProjectName, Arc<Project>>>,
+    declared: Notify,
     pace: Pace,
     keep_on_shutdown: bool,
     folders: Option<Arc<dyn Folders>>,
@@ -251,6 +253,7 @@ impl Host {
             roles,
             configured,
             projects: RwLock::new(projects),
+            declared: Notify::new(),
             pace,
             keep_on_shutdown,
             folders,
@@ -281,10 +284,13 @@ impl Host {
         let (registry, runtime) = (self.registry.clone(), self.runtime.clone());
         let janitor = Janitor::new(registry, runtime, self.names.clone(), self.pace.clone());
         tokio::select! {
+            // In this order, so that a simulation is the same each time.
+            biased;
             () = janitor.run() => {}
             () = self.watch_ends() => {}
             () = self.watch_growth() => {}
             () = self.registry.clone().keep_pool() => {}
+            () = self.clone().have_images() => {}
             () = self.health.clone().watch() => {}
         }
     }
@@ -396,6 +402,7 @@ impl Host {
         self.store.set_switch(enabled).map_err(internal)?;
         self.enabled.store(enabled, Ordering::Relaxed);
         self.registry.set_pool_open(enabled);
+        self.declared.notify_one();
         tracing::info!(target: "audit", enabled, "set_switch");
         Ok(())
     }
@@ -421,6 +428,7 @@ impl Host {
             self.store.set_project(&name, &declared).map_err(internal)?;
             projects.insert(name.clone(), project.clone());
         }
+        self.declared.notify_one();
         tracing::info!(target: "audit", project = %name, services = ?project.services, superuser = project.superuser, "set_project");
         Ok(project)
     }
@@ -440,6 +448,21 @@ impl Host {
 
     fn project(&self, name: &ProjectName) -> Option<Arc<Project>> {
         self.projects.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Every project.
+    pub(crate) fn all_projects(&self) -> Vec<Arc<Project>> {
+        self.projects.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Told when a project was declared or the master switch was set.
+    pub(crate) fn declared(&self) -> &Notify {
+        &self.declared
+    }
+
+    /// Whether agents may ask.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
     }
 
     /// What runs containers.

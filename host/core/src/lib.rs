@@ -1,6 +1,7 @@
 //! The domain of Sandbar: who may have which sandbox, and how one comes to be, is found again and goes. Knows no
 //! Docker, HTTP or WebAssembly; it sees the traits [`runtime::Runtime`] and [`engine::Engine`].
 
+mod ahead;
 mod body;
 pub mod boxes;
 mod budget;

@@ -3,18 +3,15 @@
 //! comes back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{RecipeError, Service};
-use crate::engine::EngineError;
 use crate::ensure::Ensure;
 use crate::error::Error;
 use crate::image::Image;
@@ -364,10 +361,7 @@ impl Ensure {
         features: &[String],
         superuser: bool,
     ) -> Result<Kind, RecipeError> {
-        // An engine that panics has no answer, and must not take along who keeps the pool.
-        let recipe = AssertUnwindSafe(service.recipe(features, false, superuser)).catch_unwind();
-        let panicked = |_| RecipeError::Engine(EngineError::Broken("it panicked".to_owned()));
-        let checked = recipe.await.unwrap_or_else(|panic| Err(panicked(panic)))?;
+        let checked = service.recipe_or_error(features, false, superuser).await?;
         let limits = self.limits();
         let image = plan::image(&checked, &limits.images).to_owned();
         // The recipe has the capabilities, the data and the steps; the settings' hash has the limits.
@@ -390,11 +384,7 @@ impl Ensure {
 
     /// What of these services is ready, as made for `owner` under its making name. One listing, and nothing where nothing is
     /// ready; what turns out not to be sound goes. Whatever cannot be found out here is left to who makes the rest.
-    pub(crate) async fn take(
-        &self,
-        owner: &Owner,
-        services: &[(Arc<Service>, Note)],
-    ) -> BTreeMap<ServiceName, Made> {
+    pub(crate) async fn take(&self, owner: &Owner, services: &[(Arc<Service>, Note)]) -> BTreeMap<ServiceName, Made> {
         let mut taken = BTreeMap::new();
         // Boxes and what is retained are made for somebody from the start.
         if owner.keyed.is_some() || self.pool.targets.is_empty() {

@@ -144,13 +144,8 @@ impl MakeReady {
             () = pool.stop.cancelled() => return Ok(None),
             _ = tokio::time::timeout(PATIENCE, pool.quiet()) => {}
         }
-        let note = Note {
-            project: None,
-            features: self.features.clone(),
-            superuser: false,
-            box_network: false,
-            known: None,
-        };
+        let note =
+            Note { project: None, features: self.features.clone(), superuser: false, box_network: false, known: None };
         let whose = For::Pool(&self.shape.0);
         let (maker, silent) = (ensure.maker(), ProgressSink::silent());
         let made = maker.make(&self.service, whose, &note, ensure.generation(), &silent, &pool.stop).await;

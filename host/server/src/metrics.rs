@@ -5,9 +5,7 @@ use std::sync::OnceLock;
 use metrics::{describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use sandbar_core::host::Host;
-use sandbar_core::metric::{
-    ENGINE_CALLS, HANDED_OUT, HELD, PULLS, RELEASED, REQUESTS, STEP_SECONDS, SWEEP_SECONDS,
-};
+use sandbar_core::metric::{ENGINE_CALLS, HANDED_OUT, HELD, PULLS, RELEASED, REQUESTS, STEP_SECONDS, SWEEP_SECONDS};
 
 /// Bounds of the histograms, in seconds: from a Redis that is ready at once to the longest pull.
 const BOUNDS: [f64; 10] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0];

@@ -10,7 +10,7 @@ use sandbar_core::check::{Grants, check};
 use sandbar_core::engine::{Descriptor, Engine, EngineError, Recipe, Request};
 use sandbar_core::image::{Image, ImagePattern};
 use sandbar_core::name::{AgentName, EngineSlug, Installation, Names, Namespace, ProjectName, ServiceName};
-use sandbar_core::owner::Owner;
+use sandbar_core::owner::{For, Owner};
 use sandbar_core::plan::{self, Make, Note, Secrets};
 use sandbar_core::secret::Secret;
 use sandbar_plugin::{Artifact, Host};
@@ -146,7 +146,7 @@ fn unit(checked: &sandbar_core::check::Checked, secrets: Option<&Secrets>) -> sa
     let service = SERVICE.as_ref();
     let owner = Owner::agent(&AgentName::new("dev-1").unwrap());
     let note = Note {
-        project: ProjectName::new("shop").unwrap(),
+        project: Some(ProjectName::new("shop").unwrap()),
         features: Vec::new(),
         superuser: false,
         box_network: false,
@@ -158,7 +158,7 @@ fn unit(checked: &sandbar_core::check::Checked, secrets: Option<&Secrets>) -> sa
         service,
         checked,
         secrets,
-        owner: &owner,
+        whose: For::Owner(&owner),
         note: &note,
         generation: 1,
         images: &images,

@@ -219,7 +219,7 @@ fn every_key_of_the_configuration_is_in_the_page_for_operators() {
         schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
     };
     let tables = of(&schema);
-    assert_eq!(tables.len(), 13);
+    assert_eq!(tables.len(), 14);
     for name in &tables {
         assert!(table.contains(&format!("`[{name}")), "[{name}] is not in the table");
     }

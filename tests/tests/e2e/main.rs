@@ -26,6 +26,7 @@ mod mcp;
 mod metrics;
 mod neighbours;
 mod operator;
+mod pool;
 mod recipes;
 mod refusals;
 mod reload;

@@ -191,7 +191,8 @@ impl Stage {
             inner.touch();
             matches!(how, Meddle::Replace).then_some(container.key)
         });
-        if let Some((_, service)) = replaced.as_deref().and_then(|key| key.split_once('/')).filter(|(a, _)| *a != POOL) {
+        if let Some((_, service)) = replaced.as_deref().and_then(|key| key.split_once('/')).filter(|(a, _)| *a != POOL)
+        {
             self.squat(agent, service);
         }
     }

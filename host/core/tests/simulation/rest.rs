@@ -17,7 +17,9 @@ impl Stage {
     pub(crate) fn is_at_rest(&self, host: &Host) -> bool {
         let busy = |state: &str| state == "making" || state == "letting_go";
         let registry = host.registry();
-        registry.pool().making == 0 && registry.leaving().is_empty() && !registry.owners().iter().any(|o| busy(registry.snapshot(o).state))
+        registry.pool().making == 0
+            && registry.leaving().is_empty()
+            && !registry.owners().iter().any(|o| busy(registry.snapshot(o).state))
     }
 
     /// What exists is what the registry says, and the registry says that nothing is under way.

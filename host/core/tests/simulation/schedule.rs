@@ -378,7 +378,7 @@ impl Event {
                     // Between its confirmation and its commit nobody would notice that one was started again.
                     let making = rng.chance(350) && !matches!(how, Meddle::Restart);
                     let after = rng.up_to(&[1, 20, 300]);
-                    Self::Meddle { agent, service, how, making, ready: after.subsec_millis() % 4 == 0, after }
+                    Self::Meddle { agent, service, how, making, ready: after.subsec_millis().is_multiple_of(4), after }
                 }
                 7..9 => Self::Outage { lasts: rng.up_to(&[50, 2_000, 30_000]), kills: rng.chance(400) },
                 _ => Self::Squat { agent, service },
