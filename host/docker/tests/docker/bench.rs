@@ -150,9 +150,10 @@ impl Bench {
         self.docker.inspect_container(id, None::<InspectContainerOptions>).await.expect("the container is there")
     }
 
-    /// Every unit of this test's installation, as a listing tells of it.
+    /// Every unit of this test's installation, as a listing tells of it, but for the image.
     pub(crate) async fn mine(&self) -> Vec<Unit> {
-        self.runtime.list(&[(INSTALLATION, &self.id)]).await.expect("Docker lists")
+        let listed = self.runtime.list(&[(INSTALLATION, &self.id)]).await.expect("Docker lists");
+        listed.into_iter().map(|unit| Unit { image: None, ..unit }).collect()
     }
 }
 

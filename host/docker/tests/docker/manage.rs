@@ -64,6 +64,27 @@ async fn a_unit_is_found_by_its_whole_id_or_name_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_that_are_asked_for_are_found_with_their_image() {
+    let bench = Bench::new().await;
+    let plan = bench.plan("a", "exec sleep 600");
+    let (one, two) = (bench.put(&plan).await, bench.sleeper("b").await);
+    let found = |ids: Vec<String>| {
+        let bench = &bench;
+        async move {
+            let ids: Vec<_> = ids.iter().map(String::as_str).collect();
+            bench.runtime.find(&ids).await.expect("Docker lists")
+        }
+    };
+    // Not by the beginning of an id, and nothing where nothing is asked for.
+    assert_eq!(found(vec![]).await, []);
+    assert_eq!(found(vec!["0".repeat(64), one.id[..12].to_owned()]).await, []);
+    let both = found(vec![one.id.clone(), two.id.clone()]).await;
+    assert_eq!(both.iter().map(|unit| &unit.id).collect::<std::collections::BTreeSet<_>>().len(), 2);
+    let image = async || found(vec![one.id.clone()]).await[0].image.clone();
+    assert_eq!(image().await.as_deref(), Some(plan.image.as_str()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_a_log_has_both_streams_and_a_bound() {
     let bench = Bench::new().await;
     let unit = bench.put(&bench.plan("a", "seq 1 5; echo six >&2")).await;
