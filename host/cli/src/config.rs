@@ -163,6 +163,8 @@ pub(crate) struct Sandbox {
     pub(crate) max_live: usize,
     /// The roles of agents that may ask.
     pub(crate) roles: Vec<String>,
+    /// Whether the images of projects are pulled when the host starts and when projects or engines change, before anybody asks.
+    pub(crate) pull_ahead: bool,
     /// What nobody asked for in this time is kept ready once only, in seconds.
     pub(crate) pool_idle_secs: u64,
 }
@@ -176,6 +178,7 @@ impl Default for Sandbox {
             pids: 256,
             max_live: 200,
             roles: ["developer", "qa"].map(str::to_owned).into(),
+            pull_ahead: true,
             pool_idle_secs: 3600,
         }
     }

@@ -153,6 +153,7 @@ pub(crate) fn settings(config: &Config, names: Arc<Names>, catalog: &Catalog) ->
             lease: Duration::from_secs(config.janitor.lease_secs),
             publish: config.docker.publish == Publish::Loopback,
             images,
+            pull_ahead: config.sandbox.pull_ahead,
             pool,
             pool_idle: Duration::from_secs(config.sandbox.pool_idle_secs),
             pull: config.docker.pull_limits().total,

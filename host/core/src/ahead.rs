@@ -16,10 +16,11 @@ impl Host {
     /// to ask for changed. Nothing waits for it.
     pub(crate) async fn have_images(self: Arc<Self>) {
         let mut catalog = self.catalog().subscribe();
+        let ahead = self.registry().ensure_rules().limits().pull_ahead;
         let mut had = BTreeSet::new();
         loop {
             catalog.borrow_and_update();
-            let wanted = if self.is_enabled() { self.images().await } else { BTreeSet::new() };
+            let wanted = if self.is_enabled() && ahead { self.images().await } else { BTreeSet::new() };
             let mut failed = false;
             for image in wanted {
                 if had.contains(&image) {

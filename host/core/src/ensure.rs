@@ -64,6 +64,8 @@ pub struct Limits {
     pub publish: bool,
     /// The operator's mapping: normalised image to what is run.
     pub images: BTreeMap<Image, String>,
+    /// Whether the images of projects are pulled before anybody asks.
+    pub pull_ahead: bool,
     /// What is kept ready before anybody asks.
     pub pool: Vec<Target>,
     /// A kind that was not asked for in this time is kept ready once only.
@@ -84,6 +86,7 @@ impl Default for Limits {
             pull: Duration::from_secs(300),
             publish: false,
             images: BTreeMap::new(),
+            pull_ahead: true,
             pool: Vec::new(),
             pool_idle: Duration::from_secs(60 * 60),
         }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 fn running(image: &str) -> Options {
     let mut options = fixture(&format!("image = {image:?}"));
     options.more.push_str(&format!("grant.images = [{image:?}]\n"));
+    options.sandbox.push_str("pull_ahead = false\n");
     // Reports of progress are in the log at this level, and nowhere else yet.
     options.env.push(("RUST_LOG".to_owned(), "info,sandbar_core::ensure=debug".to_owned()));
     options
@@ -303,6 +304,20 @@ fn a_registry_that_stalls_is_given_up() {
         (Part::Layer, Act::Stall, &["stalled: nothing came for 5s", "Downloading", "bytes"]),
     ];
     fails(&registry, options, &cases);
+}
+
+#[test]
+fn an_image_is_pulled_before_anybody_asks() {
+    let registry = Fake::start();
+    registry.set(Part::Manifest, TOO_MANY);
+    let mut options = running(&registry.image());
+    options.sandbox.clear();
+    let host = TestHost::start_with(options);
+    wait("the registry to be asked", || registry.asked(Part::Manifest) == 1);
+    // Which failed, and stands in nobody's way.
+    registry.set(Part::Manifest, Act::Serve);
+    request(&host.developer("dev-1")).evidence();
+    assert_eq!(registry.asked(Part::Manifest), 2);
 }
 
 #[test]

@@ -289,6 +289,7 @@ fn a_pull_tells_its_bytes() {
     let image = registry.push("team/told:1", &Image::unique());
     let mut options = fixture(&format!("image = {image:?}"));
     options.more.push_str(&format!("grant.images = [{image:?}]\n"));
+    options.sandbox.push_str("pull_ahead = false\n");
     let host = TestHost::start_with(options);
     let mut client = PythonClient::connect(&host.developer("dev-1"), Speaks::Current);
     let call = client.begin("request_sandbox", &json!({}), true, None);

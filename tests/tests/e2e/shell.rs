@@ -45,7 +45,10 @@ fn a_terminal_shows_a_pull_and_ctrl_c_ends_it() {
     user.run_instead("redis:8-alpine", &registry.image());
     let mut terminal = Terminal::open(&user, "sandbar up redis");
     wait("bytes of the pull", || terminal.shows("] 0 B/") && terminal.shows("MiB pull"));
-    assert!(terminal.shows(&format!("pull {}", registry.image())), "{:?}", terminal.shown());
+    // As much of its name as there is room for.
+    let image = registry.image();
+    let at = image.split('/').next().unwrap();
+    assert!(terminal.shows(&format!("pull {at}/")), "{:?}", terminal.shown());
     terminal.type_in("\x03");
     assert_eq!(terminal.end(), Some(130), "{:?}", terminal.shown());
     assert!(!terminal.shows("export "), "{:?}", terminal.shown());
